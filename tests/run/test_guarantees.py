@@ -29,6 +29,8 @@ from connector.warehouse.lock import sole_writer
 
 from .conftest import Warehouse
 
+pytestmark = pytest.mark.thorough
+
 
 def rows_of_service(service: Service) -> dict[str, tuple[str, str]]:
     """Record slug → (import slug, exact data text), as the service has them."""

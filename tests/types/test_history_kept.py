@@ -119,6 +119,7 @@ def test_a_template_that_is_renamed_goes_on_being_recorded(duck_place: Place) ->
     assert said == "history names Customer, which no template is called: did you mean Customers?"
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_alters_no_value_of_an_earlier_version(place: Place) -> None:
     row = {"day": "01.02.2024", "share": "1.9", "exact": "12", "number": 9007199254740993, "code": "007"}
@@ -179,6 +180,7 @@ def told(place: Place, since: Tally) -> set[tuple[str, str]]:
     return set(seen)
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_makes_no_change_of_a_version_and_hides_none(place: Place) -> None:
     row = {"day": "01.02.2024", "share": 1.5, "code": "x", "name": "n"}
@@ -204,6 +206,7 @@ def test_a_rebuild_makes_no_change_of_a_version_and_hides_none(place: Place) -> 
     assert told(place, first) == {*expected, (one, "day")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_rebuild_that_dies_leaves_what_did_not_fit_where_it_was(
     place: Place, monkeypatch: pytest.MonkeyPatch, recorded: bool
@@ -239,6 +242,7 @@ RETOLD: dict[str, tuple[list[Any], str | None, str]] = {  # values, the hint at 
 }
 
 
+@pytest.mark.long
 def test_a_rebuild_that_reads_values_otherwise_tells_no_change(place: Place) -> None:
     rows = [{"who": f"n{n}", **{name: values[n] for name, (values, _, _) in RETOLD.items()}} for n in range(2)]
     slug = place.service.add_import("T", rows)
@@ -257,6 +261,7 @@ def test_a_rebuild_that_reads_values_otherwise_tells_no_change(place: Place) -> 
     assert place.warehouse.tuples(earlier) == [(None, None)] * 2, "a text of then is no number of now"
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_rebuild_before_the_versions_are_recorded_changes_no_record(
@@ -334,6 +339,7 @@ def test_texts_and_json_of_earlier_versions_stay_what_they_are(place: Place, hin
     place.check(hints={"records_t": {"j": hint}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dies", ["prepare_for_rebuild", "refresh_open"])
 def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
     place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
@@ -377,6 +383,7 @@ def test_a_rebuild_that_dies_before_its_fields_are_stored_leaves_the_values_as_t
     place.check()
 
 
+@pytest.mark.long
 def test_a_rebuild_that_dies_beside_the_old_table_leaves_no_value_behind_that_is_dropped_later(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -921,6 +928,7 @@ def test_a_record_that_moves_on_from_a_deleted_import_keeps_what_its_rules_left(
     assert told(place, first) == {(record, "iban"), (record, "import")}
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_after_a_run_under_new_rules_died_changes_no_record(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -944,6 +952,7 @@ def test_a_rebuild_after_a_run_under_new_rules_died_changes_no_record(
     place.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("value", "hints"), [("misfit", {}), (4, {"n": "date"})])
 def test_a_value_that_is_gone_when_a_rebuild_comes_is_a_change(place: Place, value: Any, hints: dict[str, str]) -> None:
     slug = place.service.add_import("T", [{"n": value}, {"n": 1}, {"n": 2}, {"n": 3}])
@@ -960,6 +969,7 @@ def test_a_value_that_is_gone_when_a_rebuild_comes_is_a_change(place: Place, val
     place.check()
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: Place) -> None:
     """Versions have values in `_more`, and a later import fills that column of the table again."""
@@ -985,6 +995,7 @@ def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: 
         place.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("was", "now", "columns", "fields"),
     [
@@ -1015,6 +1026,7 @@ def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(
         place.check()
 
 
+@pytest.mark.long
 def test_a_column_that_a_rebuild_retypes_is_no_new_one_of_a_field_without_a_column(place: Place) -> None:
     row = {"n": 1, "a": 1, "x": "abc"}
     with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
@@ -1031,6 +1043,7 @@ def test_a_column_that_a_rebuild_retypes_is_no_new_one_of_a_field_without_a_colu
         place.check()
 
 
+@pytest.mark.long
 def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) -> None:
     slug = place.service.add_import("Customers", [{"n": k, "day": f"0{k}.02.2024"} for k in (1, 2)])
     first = place.run()
@@ -1047,6 +1060,7 @@ def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) 
     place.check()
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_takes_no_row_of_a_load_that_died_for_its_version(place: Place) -> None:
     """The ledger has the load before, which is recorded."""
@@ -1063,6 +1077,7 @@ def test_a_rebuild_takes_no_row_of_a_load_that_died_for_its_version(place: Place
     place.check()
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_rebuild_waits_for_records_of_a_load_that_died(place: Place) -> None:
     """Made of its raw rows, a version would have values of later than its own time."""
@@ -1081,6 +1096,7 @@ def test_a_rebuild_waits_for_records_of_a_load_that_died(place: Place) -> None:
     place.check()
 
 
+@pytest.mark.long
 def test_rules_reach_versions_that_a_rebuild_left_with_other_types_though_none_are_kept(place: Place) -> None:
     rows = [{"code": "17"}, {"code": "18"}]
     place.service.add_import("Customers", rows)
@@ -1665,6 +1681,7 @@ def test_an_import_that_stays_due_forgets_the_rules_it_was_recorded_under(duck_p
     assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None, "DE0034"}
 
 
+@pytest.mark.long
 def test_a_rebuild_for_which_the_history_has_no_room_changes_nothing(
     postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
