@@ -93,6 +93,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard-rounds", type=int, default=2, help="how often shards are killed side by side (2)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
+    parser.addoption("--share", type=int, default=1, help="of the thorough tests, run one of so many by name (all)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -126,9 +127,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The long profile multiplies the number of examples, also where a test states its own."""
     skip_combinations(items)
+    leave_out_of_share(items, config.getoption("--share"))
     if settings.get_current_profile_name() != "long":
         return
     properties = {getattr(item, "function", None) for item in items}
@@ -185,6 +187,13 @@ def skip_combinations(items: list[pytest.Item]) -> None:
             waiting.remove(taken)
         for case in waiting:
             case.add_marker("long")
+
+
+def leave_out_of_share(items: list[pytest.Item], share: int) -> None:
+    """Skip all cases of thorough tests but one in `share`, which follow from their names."""
+    for item in items:
+        if item.get_closest_marker("thorough") and crc32(item.nodeid.encode()) % share:
+            item.add_marker(pytest.mark.skip(reason="`make thorough` runs it, without --share"))
 
 
 def _others(item: pytest.Item) -> set[str]:

@@ -25,7 +25,6 @@ from tests.types.conftest import postgres_uri
 
 __all__ = ["postgres_uri"]
 
-pytestmark = pytest.mark.thorough
 
 # What no test can carry out: installing, make, schedulers. The commands inside have to exist all the same.
 ONLY_READ = {

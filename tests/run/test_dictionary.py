@@ -21,6 +21,8 @@ from connector.transform.width import Width
 
 from .conftest import Warehouse, service_token
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("stays", [0, 1], ids=["the table is empty now", "another import is left in it"])
 def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: Warehouse, stays: int) -> None:
@@ -158,7 +160,6 @@ def test_a_table_is_counted_anew_whose_rows_a_crashed_run_removed_with_an_import
     assert warehouse.query(counts) == [(1, 0)]
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
 def test_values_are_counted_anew_once_dlt_has_completed_a_package_late(warehouse: Warehouse) -> None:
     """The package brings the counts of its time, which agree with the ledger, but not with all rows."""

@@ -22,7 +22,10 @@ from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
 
 # dlt warns in a way that Python deprecates
-pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning"),
+]
 
 
 class World:

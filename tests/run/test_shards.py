@@ -26,6 +26,8 @@ from connector.warehouse.lock import shard_writer, sole_writer
 from connector.warehouse.split import SHARED, Split
 from tests.types.conftest import DuckDB, PostgreSQL, duck, postgres, postgres_uri
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["duck", "postgres", "postgres_uri"]
 
 TEMPLATES = ("customers", "orders", "products", "employees")
@@ -447,7 +449,6 @@ def replace_dataset(shards: Shards, name: str) -> Shards:
     return Shards(postgres, shards.settings.base_url, shards.settings.access_token.get_secret_value())
 
 
-@pytest.mark.thorough
 def test_a_run_and_a_shard_exclude_each_other_and_shards_do_not(shards: Shards) -> None:
     shards.run(1)
     with held(shards, 1):

@@ -18,6 +18,8 @@ from connector.sandbox import Service, Template, serve
 from tests.types.conftest import DuckDB, Row, Warehouse
 from tests.types.reader import assert_rows
 
+pytestmark = pytest.mark.thorough
+
 OF_THE_RUN = {"_dlt_load_id", "run_id", "seen_at", "first_seen_at", "last_seen_at", "last_synced_at", "reject_id"}
 OF_ITS_TIME = {"started_at", "finished_at", "load_ids", "loads_seen", "requests", "bytes_received"}
 
@@ -278,7 +280,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.thorough
 def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_read(duck: DuckDB) -> None:
     service = populated()
     duck.run_dlt(service)
@@ -323,7 +324,6 @@ def test_only_the_source_itself_is_loaded(duck: DuckDB, given: Any) -> None:
     assert_rows_without_reject(duck, service)
 
 
-@pytest.mark.thorough
 def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
     service = populated()
     with serve(service) as url:
@@ -342,7 +342,6 @@ def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
     assert_rows_without_reject(duck, service)
 
 
-@pytest.mark.thorough
 def test_two_syncs_are_not_extracted_before_the_first_is_loaded(duck: DuckDB) -> None:
     """The second would note the imports of the first as excluded."""
     service = Service(seed=3)
@@ -380,7 +379,6 @@ def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
     assert_rows_without_reject(duck, service)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "value", "exact"), [("flavor", "spark", ""), ("coerce_timestamps", "ms", "us")])
 @pytest.mark.parametrize("section", ["", "SOURCES__", "SOURCES__IMPORTER__"])
 def test_times_that_dlt_is_to_alter_are_refused_unless_this_pipeline_is_excepted(
@@ -402,7 +400,6 @@ def test_times_that_dlt_is_to_alter_are_refused_unless_this_pipeline_is_excepted
     assert duck.tuples("SELECT CAST(day AS VARCHAR) FROM records_t") == [("9999-12-31 23:59:59.999999+00",)]
 
 
-@pytest.mark.thorough
 def test_an_id_that_dlt_is_to_add_is_refused_unless_this_pipeline_is_excepted(
     duck: DuckDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from connector.warehouse.history_tables import OWN
 from tests.types.conftest import DuckDB, SQLite, Warehouse
 from tests.types.test_ours import check_whole, execute
 
+pytestmark = pytest.mark.thorough
+
 H = "records_customers_history"
 
 
@@ -187,7 +189,6 @@ def as_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("deletes", ["mirror", "keep"])
 def test_fields_of_one_letter_are_no_aliases(duck: DuckDB, deletes: str) -> None:
     """In a subquery `h.x` is a member of the column h, before it is the column x of an outer h."""
@@ -217,7 +218,6 @@ def test_fields_of_one_letter_are_no_aliases(duck: DuckDB, deletes: str) -> None
     assert shown == [("name", "x", "y")]
 
 
-@pytest.mark.thorough
 def test_fields_may_be_called_like_the_columns_of_versions(duck: DuckDB) -> None:
     service = Service(1)
     slug = service.add_import("Exports", [{name: f"{name} 1" for name in OWN}])
@@ -306,7 +306,6 @@ def test_no_field_ends_the_text_of_a_function(warehouse: Warehouse) -> None:
     assert set(range(len(names))) <= set(shown[0])
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
@@ -340,7 +339,6 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
     assert "theirs depends on it" in str(keep_current(warehouse.pipeline(), loaded=False)), "each run says it again"
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: Warehouse, service: Service) -> None:
@@ -375,7 +373,6 @@ def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: War
     assert len(place.versions()) == len(kept[0]) + 1
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
@@ -399,7 +396,6 @@ def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: S
         assert warehouse.tuples(f"SELECT count(*) FROM {views}.customers") == [(shown,)], "nothing was changed"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("deletes", ["keep", "mirror"])
 @pytest.mark.parametrize("pauses", [False, True], ids=["", "while it is off"])
 def test_versions_end_of_an_import_that_only_they_are_left_of(
@@ -420,7 +416,6 @@ def test_versions_end_of_an_import_that_only_they_are_left_of(
     assert place.versions("a = 7") == (kept if deletes == "keep" else [])
 
 
-@pytest.mark.thorough
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
     place.run()
@@ -432,7 +427,6 @@ def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) 
     assert found[0].sentence.startswith("3 rows of")
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 @pytest.mark.parametrize("pauses", [False, True], ids=["", "while it is off"])
 def test_open_versions_get_a_column_back_that_a_hand_dropped(
@@ -485,7 +479,6 @@ def test_versions_are_not_mixed_with_the_rows_of_a_template_whose_table_would_ha
     check_whole(duck, service)
 
 
-@pytest.mark.thorough
 def test_versions_follow_each_other_though_a_clock_was_ahead(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
     slug, record = first_record(service)
@@ -550,7 +543,6 @@ def test_versions_of_what_dlt_alone_erased_go_with_the_next_run_though_history_i
         assert duck.tuples(f"SELECT 1 FROM imports_history WHERE slug = '{slug}'") == []
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 def test_versions_of_wide_tables_are_kept_in_sqlite(tmp_path: Path) -> None:
     """SQLite takes no condition with a thousand parts in a row."""

@@ -29,7 +29,6 @@ from tests.upgrades.service import TOKEN, Service, after, served
 
 __all__ = ["postgres_uri"]
 
-pytestmark = pytest.mark.thorough
 FROZEN = sorted((Path(__file__).parent / "frozen").iterdir())
 LONG = pytest.mark.long
 NAMES = (

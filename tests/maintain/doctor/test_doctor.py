@@ -13,6 +13,8 @@ from connector.warehouse.lock import lock_path, sole_writer
 
 from .conftest import Place
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_healthy_warehouse(place: Place) -> None:
     before = place.execute("SELECT * FROM sync_imports ORDER BY slug")

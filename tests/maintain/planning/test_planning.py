@@ -17,6 +17,8 @@ from connector.runs import Tally
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Callable[[], Pipeline]:

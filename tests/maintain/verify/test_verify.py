@@ -18,6 +18,8 @@ from connector.warehouse.state import WarehouseState
 
 from .conftest import Place, pipeline_at
 
+pytestmark = pytest.mark.thorough
+
 
 def kinds(report: VerifyReport) -> dict[str, int]:
     return dict(Counter(str(d.kind) for d in report.differences))

@@ -24,6 +24,8 @@ from tests.reporting.html.conftest import (
 )
 from tests.types.conftest import DuckDB, Warehouse
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_sound_warehouse(warehouse: Warehouse) -> None:
     tally = warehouse.run(sound_service())

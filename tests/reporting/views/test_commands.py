@@ -24,6 +24,8 @@ from tests.reporting.views.conftest import Place
 from tests.types.conftest import DuckDB, PostgreSQL
 from tests.types.hostile import KEYS
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., tuple[int, str, str]]
 
 

@@ -28,6 +28,8 @@ from tests.reporting.html.conftest import facts_of
 from tests.reporting.views.conftest import Place
 from tests.reporting.views.test_checks import NO_REJECTS, fill
 
+pytestmark = pytest.mark.thorough
+
 THEN = datetime(2026, 2, 1, 8, tzinfo=UTC)
 TABLES = """
     CREATE TABLE imports (slug text, template__name text, row_count bigint, updated_at timestamptz, status text,

@@ -17,6 +17,8 @@ from tests.reporting.views.conftest import Place
 from tests.types.hostile import KEYS
 from tests.types.test_identifiers import NAMES
 
+pytestmark = pytest.mark.thorough
+
 GENERATED = ["v_changes", "v_field_distinct", "v_field_nulls", "v_misfits"]
 FIXED = sorted([*GENERATED, "v_fields", "v_freshness", "v_imports", "v_runs", "v_uploads_per_day"])
 
@@ -289,7 +291,6 @@ def test_no_warehouse_yet(duck_place: Place) -> None:
             act()
 
 
-@pytest.mark.thorough
 def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_place: Place) -> None:
     place = postgres_place
     role = f"analyst_{place.warehouse.dataset}"
@@ -340,7 +341,6 @@ def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_
     place.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-@pytest.mark.thorough
 @pytest.mark.dialect
 def test_a_rebuild_brings_the_views_along(place: Place) -> None:
     place.service.add_import("orders", [{"n": "a few"}])
