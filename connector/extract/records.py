@@ -48,7 +48,7 @@ MAX_MOVES = 5  # times the import may change while it is read before it is left 
 MAX_SWEEPS = 40
 UNEVEN_QUIET = 6  # sweeps that add nothing, if pages were inconsistent: one of few rows may be missed twice by chance
 PAGES_AHEAD = 64
-EMPTY_ENOUGH = 16  # pages within `row_count` in a row: if all are empty, `row_count` is too high
+VAIN_ENOUGH = 16  # pages within `row_count` in a row: if each is empty or repeats the last one, `row_count` is too high
 EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the count does not match
 MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
@@ -367,8 +367,8 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     size = sweep.size
     expected = max(import_.row_count, len(gathered))
     announced = expected // size + 1  # the last of them has room for more
-    page, empty = 1, 0
-    while page <= announced and empty < EMPTY_ENOUGH:
+    page, vain, before = 1, 0, None
+    while page <= announced and vain < VAIN_ENOUGH:
         pages = (_page(client, import_.slug, number, sweep) for number in range(page, announced + 1))
         async with aclosing(run_in_order(pages, PAGES_AHEAD)) as replies:
             async for answer in replies:
@@ -377,8 +377,9 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                 if page == 1:
                     gathered.metadata = reply.metadata
                 page += 1
-                empty = 0 if reply.size else empty + 1
-                if empty >= EMPTY_ENOUGH:
+                repeated = bool(reply.records) and reply.records == before
+                vain, before = vain + 1 if repeated or not reply.size else 0, reply.records
+                if vain >= VAIN_ENOUGH:
                     break
         if 0 < sweep.longest < size and len(sweep.shown) < expected:
             announced = max(announced, expected // sweep.longest + 1)  # per_page is clamped below the requested size

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 from pydantic import SecretStr
 
+from connector.ledger import STATUSES
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
 from connector.service import fields
 from connector.service.fields import BRACE, LONGEST_KEY, Refused, is_utf8, parse_instant
@@ -268,7 +269,7 @@ def _read_import(text: bytes) -> Import | Reject:
             created_at=fields.required(fields.instant_in(members, "created_at"), "created_at"),
             updated_at=fields.required(fields.instant_in(members, "updated_at"), "updated_at"),
             updated_naive=fields.is_naive(fields.parse_leniently(members["updated_at"])),
-            status=fields.required(fields.text_in(members, "status"), "status"),
+            status=_status(fields.required(fields.text_in(members, "status"), "status")),
             template=template,
             metadata_json=_or_none(members.get("metadata", b"null")),
             extra_json=_object_text(unnamed) if unnamed else None,
@@ -288,10 +289,16 @@ def _usual_import(found: _Upload) -> Import:
         created_at=parse_instant(found.created_at),
         updated_at=parse_instant(found.updated_at),
         updated_naive=fields.is_naive(found.updated_at),
-        status=found.status,
+        status=_status(found.status),
         template=template,
         metadata_json=_or_none(found.metadata),
     )
+
+
+def _status(text: str) -> str:
+    """Return a status that the interface names as it is written there, so that the setting `status` selects it."""
+    named = text.strip().lower()
+    return named if named in STATUSES else text
 
 
 def _template(text: bytes) -> tuple[Template | None, bytes | None]:

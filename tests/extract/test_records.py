@@ -406,6 +406,20 @@ def test_a_completed_import_with_a_wrong_count_is_unreconciled_with_all_its_rows
     assert service.requests <= 3 * (math.ceil(count / 61) + 20) + (200 if off > 1000 else 0)
 
 
+@pytest.mark.parametrize("count", [100, 150, 250])
+@pytest.mark.parametrize("status", [COMPLETED, "submitting"])
+def test_a_count_far_too_high_ends_where_the_last_page_is_repeated(count: int, status: str) -> None:
+    def repeating(slugs: list[str], page: int, size: int, dice: random.Random) -> list[str]:
+        first = min(page - 1, (len(slugs) - 1) // size) * size
+        return slugs[first : first + size]
+
+    service = Service(count, off=1_000_000, status=status, mood=repeating)
+    outcome = read(service)
+    assert {r.slug for r in outcome.records} == set(service.versions)
+    assert outcome.verdict is Verdict.unreconciled
+    assert service.requests <= 600
+
+
 @pytest.mark.parametrize("clamp", [100, 40])
 @pytest.mark.parametrize("status", ["created", "submitting", "submitted"])
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, available_timezones, reset_tzpath
 
 import pytest
@@ -70,6 +70,14 @@ def test_a_time_cut_to_a_minute_among_finer_ones_is_settled_after_its_minute(
     shown = _truncated(NOON + at * MICROSECOND, MINUTE)
     if not may_change_unseen(shown, reached, unit):
         assert _truncated(reached, MINUTE) > shown
+
+
+@given(st.integers(0, 2 * DAY // MINUTE), st.integers(0, 2 * DAY // MINUTE), st.sampled_from(OFFSETS))
+def test_a_date_among_full_times_is_settled_after_its_day(at: int, later: int, offset: timedelta) -> None:
+    reached = NOON + (at + later) * MINUTE
+    shown = datetime.combine(NOON + at * MINUTE + offset, time(), UTC)
+    if not may_change_unseen(shown, reached, SECOND, naive=True):
+        assert (reached + offset).date() > shown.date()
 
 
 @given(st.integers(0, 10**7), st.integers(-(10**7), 10**7), st.sampled_from([MICROSECOND, SECOND, MINUTE, 15 * MINUTE]))

@@ -249,6 +249,11 @@ def test_an_import() -> None:
     assert found.extra_json == b'{"colour":"red","model_config":1,"metadata_json":2,"fingerprint":3}'
     assert read().extra_json is None
     assert read(status="paused").status == "paused"
+    assert [read(status=each).status for each in ("Completed", "SUBMITTED ", "Paused")] == [
+        "completed",
+        "submitted",
+        "Paused",
+    ]
     assert read(template=None).template is None
     assert read(template={"slug": "t1"}).template == Template(name="t1", slug="t1")
 
