@@ -35,6 +35,10 @@ _FIXED = (
     "-cstandard_conforming_strings=on",  # otherwise a backslash in the name of a template ends a literal in a view
 )
 
+# So that a firewall does not drop the connection of a long run, and the run detects a lost one in two minutes.
+KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
+_IDLE_LIMIT_SINCE = 140_000  # the first version of PostgreSQL with a limit on idle sessions
+
 LOCK_TIMEOUT_S = 60
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
@@ -247,7 +251,8 @@ def _set_sessions(pipeline: Pipeline) -> None:
         return
     credentials.client_encoding = _ENCODING
     given = credentials.query or {}
-    credentials.query = {**given, "options": session_options(given.get("options", ""))}
+    kept = {name: str(value) for name, value in KEEPALIVES.items()}
+    credentials.query = {**kept, **given, "options": session_options(given.get("options", ""))}
     destination.config_params["credentials"] = credentials
 
 
@@ -291,14 +296,19 @@ def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
     if duckdb_file(pipeline) is not None and not is_writable(pipeline):
         opened.credentials.read_only = True
     with opened as client:
-        # PGTZ overrides an option; the server reports the setting in effect without being asked
-        if destination_type(pipeline) == "postgres" and _time_zone(client) != "UTC":
-            client.execute_sql("SET TimeZone = 'UTC'")
+        if destination_type(pipeline) == "postgres":
+            _set_what_options_cannot(client)
         yield client
 
 
-def _time_zone(client: SqlClientBase[Any]) -> Any:
-    return client.native_connection.get_parameter_status("TimeZone")
+def _set_what_options_cannot(client: SqlClientBase[Any]) -> None:
+    session: Any = client.native_connection
+    # PGTZ overrides an option; the server reports the setting in effect without being asked
+    if session.get_parameter_status("TimeZone") != "UTC":
+        client.execute_sql("SET TimeZone = 'UTC'")
+    # Reading a package may take longer than the limit; earlier servers would refuse the option.
+    if session.server_version >= _IDLE_LIMIT_SINCE:
+        client.execute_sql("SET idle_session_timeout = 0")
 
 
 @contextmanager

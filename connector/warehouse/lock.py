@@ -32,6 +32,7 @@ from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.files import check_owners, make_lock_file, write_note
 from connector.warehouse.destination import (
     DATASET,
+    KEEPALIVES,
     dataset_name,
     destination_config,
     destination_fingerprint,
@@ -44,9 +45,6 @@ from connector.warehouse.destination import (
     location,
     postgres_credentials,
 )
-
-# So that a firewall does not drop the connection of a long run, and the run detects a lost one in two minutes.
-_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
 # A package may take longer than the server's limit on idle sessions, which servers before 14 do not have.
 _NO_TIMEOUT = "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout')"
@@ -270,7 +268,7 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
     import psycopg2
 
     address = postgres_credentials(pipeline).to_native_representation()
-    session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
+    session = psycopg2.connect(address, application_name="importer-connector lock", **KEEPALIVES)
     try:
         session.autocommit = True
         with closing(psycopg2.connect(address)) as other:
@@ -346,7 +344,6 @@ def _named_lock(pipeline: Pipeline) -> Iterator[None]:
     session = connection.driver_connection
     try:
         with session.cursor() as cursor:
-            cursor.execute("SET SESSION wait_timeout = 2592000")  # a package may take longer than the usual limit
             cursor.execute("SELECT GET_LOCK(%s, 0)", (name,))
             if cursor.fetchone() != (1,):
                 raise _locked(pipeline, "Another run")

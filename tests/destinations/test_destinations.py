@@ -201,6 +201,23 @@ def test_mysql_of_a_collation_that_takes_two_keys_for_one_is_refused(
 
 
 @pytest.mark.thorough
+def test_mysql_without_transactions_is_not_used(
+    mariadb: str, mariadb_server: MariaDB, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(mariadb_server.session()) as session, session.cursor() as cursor:
+        cursor.execute("SET GLOBAL default_storage_engine = MyISAM")
+        try:
+            assert run(capsys, "run", "--to", mariadb)[0] == 0
+        finally:
+            cursor.execute("SET GLOBAL default_storage_engine = InnoDB")
+        cursor.execute("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'importer_data'")
+        assert cursor.fetchall() == (("InnoDB",),)
+        cursor.execute("ALTER TABLE importer_data.records ENGINE = MyISAM")
+        code, ran = run(capsys, "run", "--to", mariadb)
+        assert (code, "records of importer_data has the storage engine MyISAM" in ran["error"]) == (2, True)
+
+
+@pytest.mark.thorough
 def test_a_collation_of_duckdb_that_takes_two_keys_for_one_is_refused(
     served: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

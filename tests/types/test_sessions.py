@@ -6,6 +6,8 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -14,11 +16,11 @@ from connector.errors import DatabaseBusyError
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.views.applying import keep_current
-from connector.sandbox import Service, serve
+from connector.sandbox import Faults, Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse as Destination
 from connector.warehouse.destination import session_options
-from tests.types.conftest import PostgreSQL
+from tests.types.conftest import PostgreSQL, made
 
 pytestmark = pytest.mark.thorough
 
@@ -36,14 +38,19 @@ TEXT, NUMBER = "é€😀", 1e300 / 7  # the number has seventeen digits
 
 @pytest.fixture(scope="module")
 def databases(postgres_uri: str) -> Iterator[dict[str, str]]:
-    """Two more databases: one that sets all its sessions oddly, and one that knows no encoding."""
-    names = {"odd": "", "ascii": " ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"}
+    """Three more databases: one sets all its sessions oddly, one ends them soon, and one knows no encoding."""
+    names = {
+        "odd": "",
+        "impatient": "",
+        "ascii": " ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",
+    }
     with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         for name, how in names.items():
             cursor.execute(f"CREATE DATABASE {name}{how}")
         for setting, value in ODD.items():
             cursor.execute(f"ALTER DATABASE odd SET {setting} = '{value}'")
+        cursor.execute("ALTER DATABASE impatient SET idle_session_timeout = '200ms'")
         yield {name: postgres_uri.removesuffix("postgres") + name for name in names}
         for name in names:
             cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -102,6 +109,29 @@ def test_every_session_is_set_alike_and_keeps_what_the_user_set(oddly_set: Postg
         names = ("TimeZone", "client_encoding", "extra_float_digits", "lock_timeout", "work_mem")
         shown = [connection.query(f"SELECT current_setting('{name}') AS value").to_pylist()[0] for name in names]
     assert [row["value"] for row in shown] == ["UTC", "UTF8", "3", "1min", "7MB"]
+
+
+def test_a_session_outlasts_the_limit_of_its_server_on_idle_ones(
+    postgres: PostgreSQL, databases: dict[str, str]
+) -> None:
+    postgres.uri = databases["impatient"]
+    service = Service(seed=1, faults=Faults(latency=(0.4, 0.4)))
+    service.add_import("t", [{"n": 1}])
+
+    ran = postgres.run(service)
+
+    assert ran.status == "succeeded", ran.error
+    with Destination(postgres.pipeline()).connect() as connection:
+        native: Any = connection.client.native_connection
+        assert native.get_dsn_parameters()["keepalives_idle"] == "30"
+
+
+def test_a_session_with_mysql_outlasts_the_usual_limit(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    mysql = made(request, "mysql", tmp_path)
+    assert mysql.run(Service(seed=1)).status == "succeeded"
+    with Destination(mysql.pipeline()).connect() as connection:
+        [row] = connection.query("SELECT @@session.wait_timeout AS seconds").to_pylist()
+    assert row["seconds"] == 30 * 24 * 3600
 
 
 def test_the_options_of_an_address_are_combined_once() -> None:

@@ -38,9 +38,10 @@ class MySql(Alchemy):
     drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
 
     def check(self, client: Client) -> None:
-        """Raise ConfigError if the database of the dataset, of its staging, or a table, does not compare byte for byte.
+        """Raise ConfigError if a database or table does not compare byte for byte, or a table has no transactions.
 
-        In most collations `a` and `A` are the same key, so one of two records would silently replace the other.
+        In most collations `a` and `A` are the same key, so one of two records would silently replace the other. The
+        databases are those of the dataset and of its staging.
         """
         sql = (
             "SELECT schema_name AS name, default_collation_name AS collation FROM information_schema.schemata "
@@ -52,12 +53,21 @@ class MySql(Alchemy):
                     f"The database {row['name']} has the collation {row['collation']}, under which two different keys "
                     "can be equal; drop it if it is empty, so that the run recreates it, or choose another --dataset."
                 )
-        sql = (
-            "SELECT table_name AS name, collation_name AS collation FROM information_schema.columns "
-            "WHERE table_schema = %s AND column_name = %s AND collation_name NOT IN (%s, %s) LIMIT 1"
-        )
         exact = sorted(COLLATIONS.values())
+        sql = (
+            "SELECT table_name AS name, collation_name AS collation, engine AS engine, "
+            "engine IN (SELECT engine FROM information_schema.engines WHERE transactions = 'YES') AS safe "
+            "FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name) "
+            "WHERE table_schema = %s AND column_name = %s "
+            "HAVING collation NOT IN (%s, %s) OR NOT safe LIMIT 1"
+        )
         for row in self.ask(client, sql, [client.dataset_name, LOAD_ID, *exact]).to_pylist():
+            if not row["safe"]:
+                raise ConfigError(
+                    f"The table {row['name']} of {client.dataset_name} has the storage engine {row['engine']}, which "
+                    "has no transactions, so a killed run may have lost rows; convert it by `ALTER TABLE … ENGINE = "
+                    "InnoDB`, then run `importer-sync backfill --full`."
+                )
             raise ConfigError(
                 f"The table {row['name']} of {client.dataset_name} was converted to the collation {row['collation']}, "
                 f"under which two different keys can be equal; convert it back to one of {', '.join(exact)}."

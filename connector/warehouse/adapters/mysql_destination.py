@@ -29,7 +29,8 @@ LOCK_TIMEOUT_S = 60
 _SORT_LENGTH = 8192  # bytes by which texts are told apart in a window or a group; a slug has at most 2,000
 _SESSION = (
     f"SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', max_sort_length = {_SORT_LENGTH}, "
-    "innodb_strict_mode = OFF, "
+    "innodb_strict_mode = OFF, default_storage_engine = InnoDB, "
+    "wait_timeout = 2592000, "  # reading a package may take longer than the usual limit on idle sessions
     f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
 )
 _DELETE = re.compile(  # as dlt generates it for the scope of `connector.load.table_rows`
