@@ -35,6 +35,7 @@ from connector.warehouse.history_tables import (
     histories,
     is_aligned,
     is_unlike,
+    record_again,
     same_content,
     versioned,
 )
@@ -75,6 +76,10 @@ def record(
     connection.add_column(LEDGER, "history")
     ensure_due_column(connection)
     tables = [] if wanted is None else versioned(connection, dataset, wanted)
+    name, column = connection.name, connection.column
+    begun = [each for each in tables if each.history not in dataset.columns and each.table != IMPORTS]
+    # before the tables are there: if this run dies before it has filled them, the next one has to
+    record_again(connection, dataset, [f"SELECT {column(each.import_key)} FROM {name(each.table)}" for each in begun])
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]

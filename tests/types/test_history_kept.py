@@ -30,6 +30,7 @@ from connector.settings import RunScope, Selection, Settings
 from connector.transform import width
 from connector.transform.row_limits import Limits
 from connector.warehouse import Warehouse as Opened
+from connector.warehouse import history
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse, made
 from tests.types.test_ours import execute
 
@@ -100,6 +101,20 @@ def test_what_changed_while_a_template_was_left_out_is_one_change(place: Place) 
 
     place.run()
     assert place.versions("x", "records_orders") == [(1, "insert", False), (2, "insert", True), (100, "update", True)]
+    place.check()
+
+
+def test_a_table_of_versions_that_a_run_made_and_did_not_fill_is_filled_by_the_next(place: Place) -> None:
+    place.service.add_import("Customers", [{"a": 1}, {"a": 2}])
+    place.run()
+    place.run()
+    execute(place.warehouse, "ALTER TABLE records_customers_history RENAME TO earlier_versions")
+    with mock.patch.object(history._Recorder, "record", side_effect=RuntimeError("out of memory")):
+        ran = place.warehouse.run(place.service, **place.settings)
+    assert (ran.status, "out of memory" in (ran.error or "")) == (Status.failed, True)
+
+    place.run()
+    assert place.versions("a", "records_customers") == [(1, "insert", True), (2, "insert", True)]
     place.check()
 
 
