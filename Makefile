@@ -69,7 +69,7 @@ contracts: $(DEVELOPMENT)  ## import contracts between modules
 quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that every change has to pass, or those of PYTEST_ARGS, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(or $(PYTEST_ARGS),-m 'not thorough')
 
-thorough: $(INSTALLED) $(DEVELOPMENT)  ## the other tests: damage, kills, sizes, old versions; CI runs both
+thorough: $(INSTALLED) $(DEVELOPMENT)  ## the other tests: guarantees one by one, damage, kills, destinations; CI runs a third of them
 	@$(PYTEST) -n $(WORKERS) --dist worksteal -m thorough $(PYTEST_ARGS)
 
 unit: $(INSTALLED) $(DEVELOPMENT)  ## all tests, or those of PYTEST_ARGS

@@ -83,6 +83,7 @@ def may_change_unseen(
     `clock_difference` is how far another clock was from the service's, if that is so much that either may be wrong:
     then the time has to be settled by both. The reply may have that `age`, and then lacks later changes.
     """
+    # some times may be cut to minutes, or be only dates, where others are not
     own = max([unit, *(each for each in (MINUTE, DAY) if (updated_at - _EPOCH) % each == timedelta(0))])
     ahead, least = updated_at - reached, -own - age
     if least < ahead <= MOST_AHEAD or (clock_difference and least < ahead - clock_difference <= clock_uncertainty):

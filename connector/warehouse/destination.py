@@ -302,6 +302,7 @@ def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
 
 
 def _set_what_options_cannot(client: SqlClientBase[Any]) -> None:
+    """Set the time zone and the limit on idle sessions, which not every server takes as an option."""
     session: Any = client.native_connection
     # PGTZ overrides an option; the server reports the setting in effect without being asked
     if session.get_parameter_status("TimeZone") != "UTC":

@@ -56,13 +56,13 @@ class MySql(Alchemy):
         exact = sorted(COLLATIONS.values())
         sql = (
             "SELECT table_name AS name, collation_name AS collation, engine AS engine, "
-            "engine IN (SELECT engine FROM information_schema.engines WHERE transactions = 'YES') AS safe "
+            "engine NOT IN (SELECT engine FROM information_schema.engines WHERE transactions = 'YES') AS unsafe "
             "FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name) "
             "WHERE table_schema = %s AND column_name = %s "
-            "HAVING collation NOT IN (%s, %s) OR NOT safe LIMIT 1"
+            "HAVING collation NOT IN (%s, %s) OR unsafe LIMIT 1"
         )
         for row in self.ask(client, sql, [client.dataset_name, LOAD_ID, *exact]).to_pylist():
-            if not row["safe"]:
+            if row["unsafe"]:  # null for a view
                 raise ConfigError(
                     f"The table {row['name']} of {client.dataset_name} has the storage engine {row['engine']}, which "
                     "has no transactions, so a killed run may have lost rows; convert it by `ALTER TABLE … ENGINE = "
