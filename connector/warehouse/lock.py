@@ -165,7 +165,7 @@ def check_lock_held(pipeline: Pipeline) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConnectorError(
             f"The connection that holds the lock on dataset {dataset_name(pipeline)!r} was lost ({reason}), so another "
-            "run may have begun: this one stopped before it committed more. What was committed stays; run again."
+            "run may have begun: this one loads no further package. What was committed stays; run again."
         ) from None
 
 

@@ -78,7 +78,7 @@ def test_a_lost_lock_ends_the_run_before_it_commits_more(
 
     assert tally.status == "failed"
     assert "holds the lock" in str(tally.fatal)
-    assert "stopped before it committed more" in str(tally.fatal)
+    assert "this one loads no further package" in str(tally.fatal)
     assert len(commits) == 1
     assert len(postgres.rows("SELECT * FROM sync_imports")) == 1
     assert postgres.run(service).status == "succeeded"

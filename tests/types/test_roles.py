@@ -86,3 +86,22 @@ def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_pat
         ):
             with pytest.raises(psycopg2.Error, match=r"permission denied|must be owner"):
                 cursor.execute(refused)
+
+
+def test_check_warns_of_a_database_that_lacks_characters(postgres_uri: str, tmp_path: Path) -> None:
+    service = Service(seed=1, token=TOKEN)
+    service.add_import("people", [{"name": "Erd\u0151s"}])
+    with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor, serve(service) as url:
+        connection.autocommit = True
+        environment = {**os.environ, "SOURCES__IMPORTER__BASE_URL": url, "SOURCES__IMPORTER__ACCESS_TOKEN": TOKEN}
+        command = Command(tmp_path, environment | {"DLT_DATA_DIR": str(tmp_path / "dlt")})
+        for encoding, warns in ("LATIN1", True), ("UTF8", False):
+            name = f"in_{encoding.lower()}"
+            cursor.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+            try:
+                to = f"{postgres_uri.removesuffix('postgres')}{name}"
+                assert (f"stores texts in {encoding}, which lacks" in command("--to", to, "check").out) is warns
+                ran = command("--to", to, "run")
+                assert ("has no equivalent in encoding" in ran.err, ran.code) == ((True, 1) if warns else (False, 0))
+            finally:
+                cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -44,6 +44,7 @@ SECRETS = "secrets.toml"
 ENOUGH_TO_ORDER = 3
 MAX_PER_PAGE = 100
 MOST_PAGES = 2**14
+_EVERY_CHARACTER = ("UTF8", "SQL_ASCII")  # the second one stores bytes as they are
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +121,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
             *unmatched(Warehouse(pipeline), settings),
             *_open_to_others(local_file(pipeline), settings),
             *_secrets_open_to_others(),
-            *_superuser(pipeline),
+            *_unfit_postgres(pipeline),
         )
     return Examination(checks, named, learned, place, warnings)
 
@@ -265,15 +266,23 @@ def _secrets_open_to_others() -> Iterator[str]:
                 yield f"Users other than this one can read {file} (mode {mode:o}) and so the secrets in it: chmod 600."
 
 
-def _superuser(pipeline: Pipeline) -> Iterator[str]:
+def _unfit_postgres(pipeline: Pipeline) -> Iterator[str]:
+    """Yield a sentence about a role that may do too much, and one about a database that cannot store every text."""
     if destination_type(pipeline) != "postgres":
         return
     with open_client(pipeline) as client:
-        if client.execute_sql("SELECT current_setting('is_superuser')") == [("on",)]:
-            yield (
-                "The role of this session is a PostgreSQL superuser, who can change everything on the server: "
-                "docs/postgres.md has one that can do only what a run needs."
-            )
+        rows = client.execute_sql("SELECT current_setting('is_superuser'), current_setting('server_encoding')")
+    superuser, encoding = (rows or [("off", "UTF8")])[0]
+    if superuser == "on":
+        yield (
+            "The role of this session is a PostgreSQL superuser, who can change everything on the server: "
+            "docs/postgres.md has one that can do only what a run needs."
+        )
+    if encoding not in _EVERY_CHARACTER:
+        yield (
+            f"The database stores texts in {encoding}, which lacks most characters, and one that it lacks stops every "
+            "run: create a database with ENCODING 'UTF8'."
+        )
 
 
 def report(output: Output, found: Examination) -> None:
