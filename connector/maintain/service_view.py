@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import Lister, Listing, run_concurrently
+from connector.extract.imports import ImportLister
+from connector.extract.listing import Listing, run_concurrently
 from connector.extract.records import ImportRead, read_import, request_import
-from connector.models import Import, Reject, creation_time, key_of, replaces
+from connector.models import Import, Reject
 from connector.run.pipeline import READ_AHEAD_ROWS
 from connector.run.ports import Loop, Progress
 from connector.service.client import ServiceClient
@@ -38,7 +39,7 @@ class ServiceView:
 
     def listing(self, expected: int) -> Listing[Import | Reject]:
         """Return all imports, of the configured status if there is one; `expected` of them are requested at once."""
-        return self.loop.call(self._list, 0 if self.settings.status else expected)
+        return self.loop.call(self._list, expected)
 
     def wanted(self, import_: Import) -> bool:
         return self.settings.status is None or import_.status == self.settings.status
@@ -65,12 +66,7 @@ class ServiceView:
             self.loop.call(outcomes.aclose)  # type: ignore[attr-defined]
 
     async def _list(self, expected: int) -> Listing[Import | Reject]:
-        async def fetch(page: int, per_page: int) -> Sequence[Import | Reject]:
-            reply = await self.client.list_imports(page, per_page, self.settings.status)
-            self.progress.listed(reply.size)
-            return [*reply.imports, *reply.rejects]
-
-        lister = Lister(fetch, key_of, replaces, creation_time, expected=expected)
+        lister = ImportLister(self.client, self.settings.status, self.progress.listed, expected=expected)
         listing = await lister.all()
         self.convention = listing.convention
         named = {i.slug: i for i in self.client.with_one_name([row for row in listing.rows if isinstance(row, Import)])}

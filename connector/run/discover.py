@@ -15,9 +15,10 @@ from typing import Any
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
-from connector.extract.listing import Lister, Listing, run_concurrently
+from connector.extract.imports import ImportLister
+from connector.extract.listing import Listing, run_concurrently
 from connector.extract.records import request_import
-from connector.models import Import, Reject, creation_time, key_of, replaces
+from connector.models import Import, Reject
 from connector.run.choice import Choice, missing_import_message
 from connector.run.decision import Decision, Discovered, Found
 from connector.run.ports import Progress
@@ -125,20 +126,14 @@ class Discovery:
             return False
         return _times(listing.rows) == {**self._listed, **read}
 
-    def _lister(self, expected: int) -> Lister[Import | Reject]:
-        return Lister(
-            self._fetch_page,
-            key_of,
-            replaces,
-            creation_time,
-            expected=0 if self._settings.status else expected,
+    def _lister(self, expected: int) -> ImportLister:
+        return ImportLister(
+            self._client,
+            self._settings.status,
+            self._progress.listed,
+            expected=expected,
             stop=lambda: self._stop() is not None,
         )
-
-    async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
-        reply = await self._client.list_imports(page, per_page, self._settings.status)
-        self._progress.listed(reply.size)
-        return [*reply.imports, *reply.rejects]
 
     async def _find_by_slug(self) -> Found:
         """Return the imports that were requested by slug, as the listing shows them.
@@ -209,16 +204,19 @@ class Discovery:
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """Return imports known at the requested status that the service no longer has, that it hides, and the others.
 
-        If there are any that it hides, which are reported, none is gone. The others exist at another status, and are
-        not what the run is about.
+        If there are any that it hides, which are reported, none is gone. The others exist at another status, listed or
+        not, and are not what the run is about.
         """
-        unlisted = self._state.known_at(status) - {_slug_of(row) for row in listing.rows}
+        known, listed = self._state.known_at(status), {_slug_of(row): row for row in listing.rows}
+        shown = (listed[slug] for slug in sorted(known & listed.keys()))
+        others = [row.slug for row in shown if isinstance(row, Import) and not self._choice.wants(row)]
+        unlisted = known - listed.keys()
         alive, gone = await self._request_unlisted(sorted(unlisted), request_all=True)
         hidden = tuple(import_.slug for import_ in alive if self._choice.wants(import_))
         for slug in hidden:
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {slug} exists, but the service does not list it.")
-        left = tuple(import_.slug for import_ in alive if import_.slug not in hidden)
+        left = (*others, *(import_.slug for import_ in alive if import_.slug not in hidden))
         return () if hidden else gone, hidden, left
 
     async def _request_unlisted(

@@ -161,8 +161,9 @@ class Service(Catalogue):
             return window
         listed = self._ordered_imports()
         status = request.query.get("status")
-        if status and self.switches.status_filter == "exact":
-            listed = [found for found in listed if found.status == status]
+        if status and self.switches.status_filter != "ignored":
+            exact = self.switches.status_filter == "exact"
+            listed = [found for found in listed if exact and found.status == status]
         if (refusal := past_the_end(window, len(listed), self.switches)) is not None:
             return refusal
         shown = listed[window.start : window.start + window.size]

@@ -786,6 +786,20 @@ def test_a_template_whose_imports_only_failed_keeps_its_rules_when_it_is_renamed
     assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
 
 
+def test_a_status_by_which_the_service_finds_nothing_is_looked_for_in_all_imports(warehouse: Warehouse) -> None:
+    service = Service(seed=7, switches=Switches(status_filter="matches_nothing"))
+    there = service.add_import("customers", [{"n": n} for n in range(3)])
+    service.add_import("customers", [{"n": 9}], status="submitted")
+    for changed in (1, 0):
+        ran = warehouse.run(service, status="completed")
+        assert (ran.status, ran.imports_changed, ran.imports_deleted) == ("succeeded", changed, 0)
+        assert warehouse.query("SELECT import_slug, count(*) FROM records GROUP BY 1") == [(there, 3)]
+        assert differences(warehouse, service, status="completed") == []
+    service.delete_import(there)
+    assert warehouse.run(service, RunScope(allow_mass_delete=True), status="completed").imports_deleted == 1
+    assert warehouse.query("SELECT count(*) FROM records") == [(0,)]
+
+
 def test_what_a_service_lists_at_another_status_than_asked_for_is_known_to_be_under_older_rules(
     warehouse: Warehouse,
 ) -> None:

@@ -23,6 +23,7 @@ from connector.run.record import RunRecord
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Request, Response, Service, Switches
+from connector.sandbox.switches import StatusFilter
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.warehouse.ledger_table import DUE
@@ -458,7 +459,11 @@ def test_a_promise_is_kept_in_a_ledger_of_an_earlier_version(place: Place) -> No
     assert (place.read, promised(place)) == ({"a"}, set())
 
 
-def test_what_left_the_chosen_status_is_read_again_when_it_is_back_with_the_same_time(place: Place) -> None:
+@pytest.mark.parametrize("matching", ["exact", "ignored", "matches_nothing"])
+def test_what_left_the_chosen_status_is_read_again_when_it_is_back_with_the_same_time(
+    place: Place, matching: StatusFilter
+) -> None:
+    place.service.switches = replace(place.service.switches, status_filter=matching)
     slug = place.service.add_import("t", [{"name": "Ada"}])
     begun = place.now
     place.now = begun + timedelta(minutes=2)

@@ -148,7 +148,7 @@ def test_editing_a_record_moves_its_import(moves):
     assert service.imports()[0]["updated_at"] > before["updated_at"]
 
 
-@pytest.mark.parametrize(("matching", "count"), [("exact", 0), ("ignored", 4)])
+@pytest.mark.parametrize(("matching", "count"), [("exact", 0), ("ignored", 4), ("matches_nothing", 0)])
 def test_status_filter(ask, matching, count):
     assert len(ask(build(status_filter=matching), "/imports?status=created").json()["data"]) == count
 
