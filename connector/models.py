@@ -105,12 +105,14 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Reject(msgspec.Struct, frozen=True, gc=False):
     """An element of a page that could not be read; `payload` is its text as received.
 
-    `record_slug` is the element's slug, if it has a usable one.
+    `record_slug` is the element's slug, if it has a usable one. With `by_rules` it is readable, and the privacy rules
+    cannot be applied to it.
     """
 
     record_slug: str | None
     reason: str
     payload: str
+    by_rules: bool = False
 
 
 @dataclass(frozen=True, slots=True)

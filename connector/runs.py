@@ -52,9 +52,9 @@ def make_run_id(now: datetime) -> str:
 class Noted:
     """What later runs have to know, in the rows of `sync_runs`; of several values, the smallest one holds.
 
-    `delete_limit_base`: how many imports were known when some were first missing and not deleted; None if that is
-    settled. `left_out_by_name`: name under `exclude_templates` → slugs of the templates that it left out, under
-    whichever name they are listed now; None if no run has noted any.
+    `delete_limit_base`: how many imports were known when a run first did not see some, and did not delete them; None
+    if that is settled. `left_out_by_name`: name under `exclude_templates` → slugs of the templates that it left out,
+    under whichever name they are listed now; None if no run has noted any.
     """
 
     delete_limit_base: int | None = None

@@ -266,15 +266,22 @@ def _gone(import_: Import) -> ImportRead:
     return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
 
 
+def is_same_time(one: datetime, other: datetime) -> bool:
+    """Return whether one of two times is the other, cut to milliseconds, seconds or minutes."""
+    earlier, later = sorted((one, other))
+    return any(earlier == later - (later - EPOCH) % unit for unit in _UNITS)
+
+
 def as_listed(listed: Import, own: Import) -> Import:
     """Return the version that an import's own URL shows, with the values of the listing as far as possible.
 
     A version that differs from the listed one only by a finer time counts as the listed one: if it is a later one, the
     next listing shows another time, and the import is read again.
     """
-    earlier, later = sorted((listed.updated_at, own.updated_at))
-    same_time = any(earlier == later - (later - EPOCH) % unit for unit in _UNITS)
-    if same_time and (listed.row_count, listed.status) == (own.row_count, own.status):
+    if is_same_time(listed.updated_at, own.updated_at) and (listed.row_count, listed.status) == (
+        own.row_count,
+        own.status,
+    ):
         return listed
     if listed.template is not None and own.template_slug in (None, listed.template.slug):
         shown = listed.shown_name if own.template is None else own.named(listed.template).shown_name

@@ -178,6 +178,7 @@ class Decision:
         """
         names = set(self._settings.exclude_templates or ())
         left_out = names.union(*(left_out_by_name.get(name, ()) for name in names))
+        left_out |= {slug for slug, titles in self._state.current_names.items() if not names.isdisjoint(titles)}
         found: dict[str, str] = {}
         for import_ in wanted:
             known, seen = self._state.ledger.get(import_.slug), self._state.imports.get(import_.slug)
@@ -363,7 +364,7 @@ class Decision:
         if before is not None:
             share = (
                 f"{fresh} imports vanished, more than mass_delete_limit = {limit:g} allows of the {base} that were "
-                "known when some were first missing"
+                "known when a run first did not see some of them"
             )
         self._tally.shortfall = True
         self._tally.problems.append(

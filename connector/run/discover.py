@@ -13,11 +13,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
+
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.imports import ImportLister
 from connector.extract.listing import Listing, run_concurrently
-from connector.extract.records import request_import
+from connector.extract.records import is_same_time, request_import
 from connector.models import Import, Reject
 from connector.run.choice import Choice, missing_import_message
 from connector.run.decision import Decision, Discovered, Found
@@ -146,7 +148,7 @@ class Discovery:
         listed = [row for row in listing.rows if isinstance(row, Import)]
         named = {i.slug: i for i in self._client.with_one_name(listed)}
         unlisted = [i for i in found.values() if i.slug not in named]
-        known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
+        known = self._as_known([i for i in unlisted if self._choice.wants(i)])
         others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
         imports = [*(named[slug] for slug in found if slug in named), *known, *others]
         return Found(imports, Listing(tuple(imports), True, 0), unseen=self._unseen(listing))
@@ -189,15 +191,25 @@ class Discovery:
         counts = chosen or bool(settings.protection.templates) or bool(known is not None and known.template_slug)
         return import_.template is None and counts
 
-    def _with_known_template(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
-        """Return imports whose template is known or does not matter; report the others, which are not read."""
+    def _as_known(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
+        """Return imports whose template is known or does not matter; report the others, which are not read.
+
+        Their own URLs may show finer times than the listing, which do not mean that they changed.
+        """
         without_template = [i for i in unlisted if self._may_lack_its_template(i)]
         for import_ in without_template:
             self._tally.shortfall = self._template_unknown = True
             self._tally.problems.append(
                 f"Import {import_.slug} is not listed, and its own URL does not say its template, so it is not read."
             )
-        return tuple(i for i in unlisted if i not in without_template)
+        known = self._state.ledger
+        return tuple(
+            structs.replace(i, updated_at=at)
+            if i.slug in known and (at := known[i.slug].updated_at) is not None and is_same_time(at, i.updated_at)
+            else i
+            for i in unlisted
+            if i not in without_template
+        )
 
     async def _unlisted_at_status(
         self, listing: Listing[Any], status: str
@@ -264,7 +276,7 @@ class Discovery:
     def _named(self, listing: Listing[Any], unlisted: Sequence[Import]) -> list[Import]:
         """Return all imports, each template with one name."""
         listed = [row for row in listing.rows if isinstance(row, Import)]
-        return self._client.with_one_name([*listed, *self._with_known_template(unlisted)])
+        return self._client.with_one_name([*listed, *self._as_known(unlisted)])
 
 
 def _times(rows: Iterable[Import | Reject]) -> dict[str, datetime]:

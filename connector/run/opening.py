@@ -15,7 +15,7 @@ from connector.runs import Tally
 from connector.scope import Part
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
-from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
+from connector.warehouse.due_imports import can_mark_due, mark_backfill_due
 from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.loads import earlier_runs
@@ -61,8 +61,7 @@ def prepare_dataset(
     taken = prepare_staging(connection, dataset.ours, dataset.columns)
     if upgrade_dataset(connection, dataset):
         dataset = inspect_dataset(connection)
-    # if a column of the ledger is lost, every import differs from its row and is read anyway
-    if scope.force and {IMPORTS, LEDGER} <= dataset.ours and dataset.columns[LEDGER].keys() >= SELECTION_COLUMNS:
+    if scope.force and {IMPORTS, LEDGER} <= dataset.ours and can_mark_due(dataset.columns[LEDGER]):
         mark_backfill_due(connection, scope, settings.status)
         dataset = inspect_dataset(connection)
     split = split_of(connection, dataset)

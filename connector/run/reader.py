@@ -337,9 +337,10 @@ class Reader:
             return ImportRead(read.import_, Verdict.left)
         found, known = len(read.records), self._state.ledger.get(import_.slug)
         rejected_before = 0 if known is None else known.records_rejected
+        by_rules = sum(reject.by_rules for reject in read.rejects)
         # a record that was loaded and is rejected now has become unreadable, maybe for a moment
-        reconciles = read.verdict is Verdict.complete and len(read.rejects) <= rejected_before
-        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._ports.now()):
+        reconciles = read.verdict is Verdict.complete and len(read.rejects) - by_rules <= rejected_before
+        if lost_rows(read.import_, found + by_rules, known, reconciles=reconciles, now=self._ports.now()):
             raise FewerRecords(found)
         return read
 

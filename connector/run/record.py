@@ -58,11 +58,15 @@ class RunRecord:
             self.tally.loads_seen += 1
 
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
-        """Count the last package, which is in the warehouse now, and return its counts."""
+        """Count the last package, which is in the warehouse now, and return its counts.
+
+        Without `load_id` it is that of a run by dlt alone, which is yet to be loaded: what later runs have to know
+        until it is stays noted.
+        """
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
-        if done.noted is not None and done.noted != tally.noted:
+        if load_id is not None and done.noted is not None and done.noted != tally.noted:
             tally.noted = done.noted
             self.note_for_later_runs()
         self.count_load(load_id)

@@ -79,7 +79,8 @@ class Guard:
                     records.append(_protected(record, rules))
                 except Unprotectable as why:
                     payload = withheld(record.data.decode("utf-8", "replace"), self._key)
-                    rejects.append(Reject(record.slug, f"the privacy rules cannot be applied to it: {why}", payload))
+                    reason = f"the privacy rules cannot be applied to it: {why}"
+                    rejects.append(Reject(record.slug, reason, payload, by_rules=True))
         return RecordPage(records, rejects, page.size, self._metadata(page.metadata))
 
     def _import(self, import_: Import) -> Import:

@@ -6,7 +6,7 @@ the load that brings its records. So however a backfill ends, the next run reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from connector.ledger import Due, State
@@ -15,7 +15,15 @@ from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.ledger_table import DUE, ensure_due_column
 from connector.warehouse.tables import IMPORTS, LEDGER
 
-SELECTION_COLUMNS = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # by which a backfill selects
+_NEEDED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # by these a backfill selects
+
+
+def can_mark_due(columns: Collection[str]) -> bool:
+    """Return whether a ledger with these columns can be marked.
+
+    If one of them is lost, every import differs from its row, and is read without a mark.
+    """
+    return set(columns) >= _NEEDED
 
 
 def mark_backfill_due(connection: Connection, scope: RunScope, status: str | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from connector.ledger import Due
 from connector.warehouse.connection import Connection
-from connector.warehouse.due_imports import mark_all_due
+from connector.warehouse.due_imports import can_mark_due, mark_all_due
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER
 
@@ -33,7 +33,8 @@ def _reread_for_metadata(connection: Connection, dataset: Dataset) -> bool:
         "An earlier version wrote the warehouse; its imports are read once more for what that version did not keep.",
         extra={"event": "warehouse.taken_over"},
     )
-    mark_all_due(connection, Due.upgrade)
+    if can_mark_due(dataset.columns[LEDGER]):
+        mark_all_due(connection, Due.upgrade)
     return True
 
 

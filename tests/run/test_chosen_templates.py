@@ -943,6 +943,23 @@ def test_what_is_left_out_stays_so_while_it_is_shown_without_its_template(wareho
     assert warehouse.query("SELECT count(*) FROM records") == before
 
 
+def test_a_name_that_is_left_out_from_now_on_is_known_by_the_imports_that_showed_it_before(
+    warehouse: Warehouse,
+) -> None:
+    service, *_ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    [payroll] = [each for each in service.templates() if each.name == "payroll"]
+    before = warehouse.query("SELECT slug, data FROM records ORDER BY 1")
+    slugs = [each["slug"] for each in service.imports() if (each["template"] or {}).get("slug") == payroll.slug]
+    for slug in slugs:
+        service.set_template(slug, None)
+        service.append_rows(slug, [{"salary": 9}])
+    ran = warehouse.run(service, exclude_templates=["payroll"])
+    assert ran.status == "partial"
+    assert f"Import {min(slugs)} is shown without a template" in ran.problems[0]
+    assert warehouse.query("SELECT slug, data FROM records ORDER BY 1") == before
+
+
 def test_an_upgrade_leaves_out_what_deleted_imports_tell_of_a_name(warehouse: Warehouse) -> None:
     """The template's only import was left out and is deleted; a new one comes, and another template gets the name."""
     service, *_ = make_service()

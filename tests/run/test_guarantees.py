@@ -11,6 +11,7 @@ from unittest import mock
 import duckdb
 import pytest
 from dlt.common.time import increasing_precise_time
+from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import importer_source
 from connector.errors import AuthError, LockedError
@@ -639,6 +640,25 @@ def test_a_run_that_dies_before_it_deletes_leaves_the_limit_of_deletes_as_it_was
     ran = warehouse.run(service)
     assert (ran.status, ran.imports_deleted) == ("partial", 4)
     assert warehouse.query("SELECT min(delete_limit_base) FROM sync_runs") == [(4,)]
+
+
+def test_a_run_by_dlt_alone_that_dies_leaves_the_limit_of_deletes_as_it_was(warehouse: Warehouse) -> None:
+    service = Service(1)
+    mine = [service.add_import("mine", [{"x": n}]) for n in range(10)]
+    warehouse.run(service)
+    for slug in mine:
+        service.delete_import(slug)
+    theirs = [service.add_import("theirs", [{"x": n}]) for n in range(20)]
+    assert warehouse.run(service).status == "partial"
+    for slug in mine:
+        service.restore_import(slug)
+    for slug in theirs:
+        service.delete_import(slug)
+    with serve(service) as url, mock.patch("dlt.load.load.Load.run", side_effect=OSError("full")):
+        source = importer_source(base_url=url, access_token=service.token, mass_delete_limit=1.0)
+        with pytest.raises(PipelineStepFailed):
+            warehouse.pipeline().run(source)
+    assert warehouse.query("SELECT min(delete_limit_base) FROM sync_runs") == [(10,)]
 
 
 def test_one_import_that_a_bounded_backfill_misses_limits_no_later_deletes(warehouse: Warehouse) -> None:

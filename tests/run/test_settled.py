@@ -29,6 +29,7 @@ from connector.settings import RunScope, Selection, Settings, Window
 from connector.warehouse.ledger_table import DUE
 from tests.simulation.kill_switch import KillSwitch
 from tests.simulation.machines import ModelMachine
+from tests.simulation.manual_changes import go_back_to_the_first_version
 from tests.simulation.virtual_time import Wire, virtual_loop
 from tests.simulation.world import run_immediately
 
@@ -563,6 +564,24 @@ def test_rejected_records_do_not_stand_for_loaded_ones(place: Place, status: Any
 
 
 @pytest.mark.parametrize("status", ["completed", "submitted"])
+def test_a_loaded_record_to_which_new_rules_cannot_be_applied_does_not_keep_the_others_in_clear_text(
+    place: Place, status: Any
+) -> None:
+    deep: Any = 1
+    for _ in range(120):
+        deep = {"a": deep}
+    rows = [{"mail": "a@b.example", "n": 1}, {"mail": "c@d.example", "deep": deep}]
+    place.service.add_import("t", rows, status=status)
+    place.now += timedelta(seconds=61)
+    assert place.run().status == "succeeded"
+    rules = {"*": {"re:(?i)mail": "drop"}}
+    tally = place.run(privacy=rules)
+    assert (tally.status, tally.records_rejected, tally.imports_failed) == ("partial", 1, 0)
+    assert place.query("SELECT data FROM records") == [('{"n":1}',)]
+    assert "example" not in str(place.query("SELECT * FROM sync_rejects"))
+
+
+@pytest.mark.parametrize("status", ["completed", "submitted"])
 def test_rows_that_are_away_for_a_day_count_as_deleted(place: Place, status: Any) -> None:
     """Deleted at the service without a trace at the import, whose row_count is what was once uploaded."""
     place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status=status)
@@ -595,6 +614,39 @@ def _only(place: Place, request: Request, shown: int) -> Response:
         return reply
     rows = json.loads(reply.body)["data"][:shown]
     return replace(reply, body=json.dumps({"data": rows}).encode())
+
+
+def test_a_finer_time_at_an_imports_own_url_is_no_change_if_it_is_not_listed(place: Place) -> None:
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status="submitted")
+    place.now += timedelta(seconds=61)
+    place.run()
+
+    def answer(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        if request.path.endswith("/imports"):
+            return replace(reply, body=b'{"data": []}')
+        if request.path.endswith("/records"):
+            return _only(place, request, 0)
+        return replace(reply, body=re.sub(rb'("updated_at": ?"[^"]*:[0-9]{2})Z', rb"\1.014443Z", reply.body))
+
+    place.answer = answer
+    tally = place.run(FULL)
+    assert "0 records were found, fewer than are loaded" in str(tally.error)
+    assert place.query("SELECT count(*) FROM records WHERE _deleted_at IS NULL") == [(5,)]
+    place.answer = lambda request: None
+    assert place.run().status == "succeeded"
+    assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
+
+
+def test_a_ledger_of_the_first_version_that_lost_a_column_is_upgraded(place: Place) -> None:
+    place.service.add_import("t", [{"name": "x"}], slug="a")
+    place.now += timedelta(seconds=61)
+    place.run()
+    go_back_to_the_first_version(place.machine._database.cursor())
+    place.query("ALTER TABLE sync_imports DROP COLUMN state")
+    for read in {"a"}, set():
+        assert place.run().status == "succeeded"
+        assert place.read == read
 
 
 def test_an_unfinished_import_that_changed_may_have_fewer_rows(place: Place) -> None:
