@@ -786,6 +786,23 @@ def test_a_template_whose_imports_only_failed_keeps_its_rules_when_it_is_renamed
     assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
 
 
+@pytest.mark.parametrize("status", ["completed", "submitted"])
+def test_a_record_to_which_new_rules_cannot_be_applied_does_not_keep_the_others_in_clear_text(
+    warehouse: Warehouse, status: Any
+) -> None:
+    deep: Any = 1
+    for _ in range(120):
+        deep = {"a": deep}
+    rows = [{"mail": "a@b.example", "n": 1}, {"mail": "c@d.example", "deep": deep}]
+    service = Service(seed=1)
+    service.add_import("t", rows, status=status)
+    assert warehouse.run(service).status == "succeeded"
+    ran = warehouse.run(service, privacy={"*": {"re:(?i)mail": "drop"}})
+    assert (ran.status, ran.records_rejected, ran.imports_failed) == ("partial", 1, 0)
+    assert warehouse.query("SELECT data FROM records") == [('{"n":1}',)]
+    assert "example" not in str(warehouse.query("SELECT * FROM sync_rejects"))
+
+
 def test_a_status_by_which_the_service_finds_nothing_is_looked_for_in_all_imports(warehouse: Warehouse) -> None:
     service = Service(seed=7, switches=Switches(status_filter="matches_nothing"))
     there = service.add_import("customers", [{"n": n} for n in range(3)])

@@ -564,24 +564,6 @@ def test_rejected_records_do_not_stand_for_loaded_ones(place: Place, status: Any
 
 
 @pytest.mark.parametrize("status", ["completed", "submitted"])
-def test_a_loaded_record_to_which_new_rules_cannot_be_applied_does_not_keep_the_others_in_clear_text(
-    place: Place, status: Any
-) -> None:
-    deep: Any = 1
-    for _ in range(120):
-        deep = {"a": deep}
-    rows = [{"mail": "a@b.example", "n": 1}, {"mail": "c@d.example", "deep": deep}]
-    place.service.add_import("t", rows, status=status)
-    place.now += timedelta(seconds=61)
-    assert place.run().status == "succeeded"
-    rules = {"*": {"re:(?i)mail": "drop"}}
-    tally = place.run(privacy=rules)
-    assert (tally.status, tally.records_rejected, tally.imports_failed) == ("partial", 1, 0)
-    assert place.query("SELECT data FROM records") == [('{"n":1}',)]
-    assert "example" not in str(place.query("SELECT * FROM sync_rejects"))
-
-
-@pytest.mark.parametrize("status", ["completed", "submitted"])
 def test_rows_that_are_away_for_a_day_count_as_deleted(place: Place, status: Any) -> None:
     """Deleted at the service without a trace at the import, whose row_count is what was once uploaded."""
     place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status=status)
