@@ -42,7 +42,7 @@ from itertools import islice
 from random import Random
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
+from connector.errors import ConnectorError, TooLargeError, means_no_such_page
 from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.overlap import (
     END_PROOF,
@@ -182,7 +182,7 @@ class Lister(Generic[T]):
         self.convention = FROM_ONE  # as far as it is known
         self._has_gap = False  # true once a page was empty although rows follow
         self._refused: dict[Segment, ConnectorError] = {}  # pages of the last sweep
-        self._unproven_reason: str | None = None  # why even a proven end may not be one
+        self._unproven_reason: str | None = None  # why even rows that are proven to be all that are shown may not be
 
     async def all(self) -> Listing[T]:
         """List by one orderly sweep if the listing does not change, else by as many sweeps as needed, up to a limit.
@@ -208,7 +208,7 @@ class Lister(Generic[T]):
             proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
-        return self._listing(self._unproven_reason if proven else await self._agree())
+        return self._listing(None if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
         """List again after the listing proved incomplete by other means: sweep until sweeps agree, keeping all rows."""
@@ -216,6 +216,7 @@ class Lister(Generic[T]):
         return self._listing(await self._agree())
 
     def _listing(self, reason: str | None) -> Listing[T]:
+        reason = reason or self._unproven_reason
         return Listing(tuple(self._seen.values()), reason is None, self._sweeps, reason, self.convention)
 
     def _note(self, rows: Sequence[T]) -> list[str]:
@@ -252,8 +253,16 @@ class Lister(Generic[T]):
         sizes = (1, 2, 3)
         try:
             front = await self._numbered(0)
-            if not front:
-                return False
+        except TooLargeError:
+            raise
+        except ConnectorError as error:
+            refused = means_no_such_page(error, 2)  # it would not be, if it were the first
+            if not refused and not await self._begins_at_page_1():
+                self._unproven_reason = _unread_page_0(error)
+            return False
+        if not front:
+            return False
+        try:
             pages = await run_concurrently(self._numbered(number) for number in (1, 1))
             pages.append(await self._numbered(0))  # last, otherwise the listing may have shrunk in between
             shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
@@ -261,8 +270,8 @@ class Lister(Generic[T]):
                 return False
             replies = await run_concurrently(self._numbered(1, size) for size in sizes if not shorter)
         except ConnectorError as error:
-            if isinstance(error, TransientError) and not known:
-                self._unproven_reason = f"page 0 could not be read, and may have rows that no other page has: {error}"
+            if not known:
+                self._unproven_reason = _unread_page_0(error)
             return False
         pairs = zip(sizes, replies, strict=not shorter)
         strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
@@ -272,10 +281,23 @@ class Lister(Generic[T]):
         self.convention = PageConvention(first=0)
         return True
 
-    async def _numbered(self, page: int, per_page: int = MAX_PER_PAGE) -> list[str]:
+    async def _begins_at_page_1(self) -> bool:
+        """Return whether no row can be on page 0 alone, which cannot be read, as far as pages 1 show.
+
+        They begin with the same rows if page 1 is the first, and not if the pages are counted from 0. If the order
+        changes at every request, no row is always on the same page. If the service ignores `per_page`, pages 1 do not
+        tell, so that page 1 is assumed to be the first, as the interface says.
+        """
+        try:
+            one, two, three, again = [await self._numbered(1, size) for size in (1, 2, 3, 1)]
+        except ConnectorError:
+            return False
+        return bool(one) and (one != again or one == three or (one == two[:1] and two == three[:2]))
+
+    async def _numbered(self, page: int, per_page: int | None = None) -> list[str]:
         """Return the rows of a page by its number; none if it may be the refused page behind the first, page 0."""
         try:
-            return self._note(await self._fetch(page, per_page))
+            return self._note(await self._fetch(page, per_page or self._unclamped))
         except ConnectorError as error:
             if not means_no_such_page(error, page + 1):
                 raise
@@ -496,6 +518,10 @@ class Lister(Generic[T]):
                     return swept_to(_Ending.without_new_rows)
             page += ahead
         return swept_to(_Ending.none)
+
+
+def _unread_page_0(error: ConnectorError) -> str:
+    return f"page 0 could not be read, and may have rows that no other page has: {error}"
 
 
 def quiet_sweeps_needed(miss_rate: float) -> int:

@@ -479,7 +479,7 @@ def test_edits_do_not_hide_that_pages_are_counted_from_zero(seed: int) -> None:
         (1, True, 0, TransientError("503, six times"), False),
         (1, True, 1, TransientError("503, six times"), False),
         (0, False, 0, TransientError("503, six times"), False),
-        (0, False, 0, ConnectorError("422"), True),
+        (0, False, 0, ContractError("422", status=422), True),
         (1, False, 0, TransientError("503, six times"), True),
     ],
 )
@@ -498,6 +498,42 @@ def test_an_empty_listing_is_not_believed_while_page_0_is_not_to_be_had(
     listing = asyncio.run(lister(service, fetch=fetch).all())
     assert listing.complete is complete
     assert complete or "page 0" in str(listing.reason)
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, 90, 101, 150, 250])
+@pytest.mark.parametrize("order", [*ORDERS, "random"])
+@pytest.mark.parametrize(
+    "error", [TransientError("500"), AuthError("403", status=403), ContractError("HTML", status=200)]
+)
+def test_rows_of_a_page_0_that_cannot_be_read_are_not_missing_from_a_complete_listing(
+    count: int, order: str, error: ConnectorError
+) -> None:
+    for zero in True, False:
+        service = Service(count, order, mood=from_zero if zero else None)
+
+        async def fetch(page: int, per_page: int, service: Service = service) -> Sequence[Row]:
+            if page == 0:
+                raise error
+            return await service.fetch(page, per_page)
+
+        listing = asyncio.run(lister(service, fetch=fetch).all())
+        assert not listing.complete or slugs(listing) == set(service.rows), listing.reason
+        assert zero or listing.complete, listing.reason
+
+
+@pytest.mark.parametrize("count", [2, 30, 101, 250])
+def test_a_page_0_that_is_too_large_is_read_in_shorter_pages(count: int) -> None:
+    service = Service(count, mood=from_zero)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        if page == 0 and per_page > 50:
+            raise TooLargeError("too large")
+        return await service.fetch(page, per_page)
+
+    told = lister(service, fetch=fetch)
+    listing = asyncio.run(told.all())
+    assert (listing.complete, told.convention.first) == (True, 0)
+    assert slugs(listing) == set(service.rows)
 
 
 @pytest.mark.parametrize("seed", range(10))
