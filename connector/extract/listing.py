@@ -91,12 +91,15 @@ class Listing(Generic[T]):
     convention: PageConvention = FROM_ONE
 
 
-async def run_concurrently(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
-    """Run the requests concurrently and return the results in order.
+async def run_concurrently(requests: Iterable[Coroutine[object, object, R]], dice: Random | None = None) -> list[R]:
+    """Run the requests concurrently, with `dice` begun in random order, and return the results in order.
 
     The first failure cancels the other requests and is raised unchanged.
     """
-    tasks = [asyncio.ensure_future(request) for request in requests]
+    listed = list(requests)
+    begun = listed if dice is None else dice.sample(listed, len(listed))
+    running = {request: asyncio.ensure_future(request) for request in begun}
+    tasks = [running[request] for request in listed]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -485,7 +488,8 @@ class Lister(Generic[T]):
 
         enough = max(MOVING_END_PROOF, math.ceil(self._end_proof / size))
         while page < MAX_PAGES and not self._stop():
-            ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
+            # the service may show fewer rows a page; a wave of few pages has no random order
+            ahead = max(1, min(WINDOW, len(self._seen) // (longest or size) + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]
             shuffled = order.sample(wave, ahead)
             replies = dict(zip(shuffled, await self._read(shuffled), strict=True))

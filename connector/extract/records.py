@@ -21,10 +21,12 @@ and show finer times.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from random import Random
 from typing import Protocol
 
 from msgspec import structs
@@ -112,6 +114,7 @@ class _Sweep:
 
     size: int
     convention: PageConvention
+    dice: Random | None = None  # for the order of its requests
     shown: set[str] = field(default_factory=set)
     received: int = 0
     replies: int = 0
@@ -305,7 +308,8 @@ async def _read(
                 "report this to the operator of the service."
             )
         shorter = SHORTENED_BY[(sweeps - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
-        sweep = _Sweep(size - shorter, convention)
+        # later sweeps are independent of each other only if replicas that answer in turn do not show the same pages
+        sweep = _Sweep(size - shorter, convention, None if sweeps == 1 else Random(sweeps))
         await _read_pages(client, current, gathered, sweep)
         whole = sweeps == 1 and sweep.replies == 1 and len(gathered) == current.row_count
         if whole and sweep.longest < min(_known_page_size(client, current), size):
@@ -376,8 +380,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     announced = expected // size + 1  # the last of them has room for more
     page, vain, before = 1, 0, None
     while page <= announced and vain < VAIN_ENOUGH:
-        pages = (_page(client, import_.slug, number, sweep) for number in range(page, announced + 1))
-        async with aclosing(run_in_order(pages, PAGES_AHEAD)) as replies:
+        async with aclosing(_pages(client, import_.slug, range(page, announced + 1), sweep)) as replies:
             async for answer in replies:
                 reply = sweep.note(answer)
                 gathered.note(reply)
@@ -395,6 +398,22 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
         await _read_on(client, import_, gathered, sweep, page)
 
 
+async def _pages(
+    client: RecordsClient, slug: str, numbers: range, sweep: _Sweep
+) -> AsyncGenerator[RecordPage | ConnectorError, None]:
+    """Yield the pages in order; closing it early cancels the requests under way."""
+    if sweep.dice is None:
+        requests = (_page(client, slug, number, sweep) for number in numbers)
+        async with aclosing(run_in_order(requests, PAGES_AHEAD)) as replies:
+            async for reply in replies:
+                yield reply
+        return
+    for start in range(0, len(numbers), PAGES_AHEAD):
+        some = (_page(client, slug, number, sweep) for number in numbers[start : start + PAGES_AHEAD])
+        for reply in await run_concurrently(some, sweep.dice):
+            yield reply
+
+
 async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, sweep: _Sweep, page: int) -> None:
     """Read pages behind those of `row_count`, more and more at once, until they are empty or only repeat this sweep."""
     idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
@@ -403,7 +422,7 @@ async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, 
             sweep.endless = True
             return
         pages = (_page(client, import_.slug, number, sweep) for number in range(page, page + window))
-        for answer in await run_concurrently(pages):
+        for answer in await run_concurrently(pages, sweep.dice):
             shown = len(sweep.shown)
             gathered.note(sweep.note(answer))
             idle = 0 if len(sweep.shown) > shown else idle + 1

@@ -13,6 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -1052,6 +1053,25 @@ def test_replicas_in_other_orders_that_answer_in_turn_hide_no_row(
     listing = asyncio.run(lister(service, fetch=fetch).all())
     check(service, listing)
     assert listing.complete
+
+
+@pytest.mark.parametrize("size", [10, 20])
+@pytest.mark.parametrize("clamped", [True, False])
+def test_replicas_that_answer_in_turn_hide_no_row_where_others_are_left_out_of_the_pages(
+    size: int, clamped: bool
+) -> None:
+    for seed in range(12):
+        service, dice = Service(400), random.Random(seed)
+        rows = service.listed()
+        turns = itertools.cycle([rows, rows[::-1]])
+        visible = {row.slug for row in rows if dice.random() > 0.1}
+
+        async def fetch(page: int, per_page: int, turns: Any = turns, visible: Any = visible) -> Sequence[Row]:
+            shown = moody(next(turns), max(page, 1), min(per_page, size) if clamped else size)
+            return [row for row in shown if row.slug in visible]
+
+        listing = asyncio.run(lister(service, fetch=fetch).all())
+        assert not listing.complete or slugs(listing) == visible, seed
 
 
 @pytest.mark.parametrize("largest", [99, 50, 20, 19])

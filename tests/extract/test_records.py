@@ -442,6 +442,32 @@ def test_a_shuffled_unfinished_import_with_a_wrong_count(seed: int) -> None:
         check(service, read(service))
 
 
+class InTurn(Service):
+    """Two replicas that have the records in opposite orders answer in turn, one request at a time."""
+
+    turn = 0
+
+    async def get_import(self, slug: str) -> Import:
+        self.turn += 1
+        return self.import_
+
+    async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+        self.turn += 1
+        slugs = list(self.versions)[:: -1 if self.turn % 2 else 1]
+        size = min(per_page, self.clamp)
+        return self.page_of(slugs[(page - 1) * size : page * size] if page > 0 else [])
+
+
+@pytest.mark.parametrize("clamp", [10, 50, 100])
+@pytest.mark.parametrize("count", [60, 150, 305, 420])
+def test_replicas_in_other_orders_that_answer_in_turn_hide_no_record_of_an_unfinished_import(
+    count: int, clamp: int
+) -> None:
+    for off in -count, -count // 2:
+        service = InTurn(count, clamp=clamp, status="submitting", off=off)
+        check(service, read(service))
+
+
 @pytest.mark.parametrize("off", [-1, -2, -10])
 def test_a_count_met_by_chance_on_the_way_to_more_rows_is_not_believed(off: int) -> None:
     for seed in range(20):
