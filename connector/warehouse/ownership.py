@@ -271,7 +271,12 @@ def _not_staged_there(schema: str, table: str, fix: str) -> str:
 
 @dataclass(slots=True)
 class _Stored:
-    """Tables of dlt's stored schema: their columns and templates, and the format of the warehouse."""
+    """Tables of ours in dlt's stored schema: their columns and templates, and the format of the warehouse.
+
+    A pipeline of the same name stores the tables of others in that schema, too, which may have names and columns like
+    ours, such as a copy. Ours have the hint of a template, but for those that an earlier version made, which the ledger
+    and `sync_fields` name.
+    """
 
     columns: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     templates: dict[str, str] = field(default_factory=dict)
@@ -306,8 +311,11 @@ class _Stored:
 
     def _add(self, contents: Iterable[str], only: Collection[str] | None = None) -> None:
         for content in contents:
-            for name, table in _decoded(content).get("tables", {}).items():
-                if only is None or name in only:
+            tables = _decoded(content).get("tables", {})
+            is_old = FORMAT_HINT not in tables.get(LEDGER, {FORMAT_HINT: FORMAT})
+            for name, table in tables.items():
+                is_ours = is_old or name in _SYSTEM or isinstance(table.get(TEMPLATE_HINT), str)
+                if is_ours and (only is None or name in only):
                     made = table.get("columns", {}).items()
                     self.columns[name] |= {column for column, hints in made if hints.get("data_type")}
                     if name == LEDGER and isinstance(table.get(FORMAT_HINT), int):

@@ -119,6 +119,23 @@ def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+def test_a_copy_that_the_user_loads_by_the_same_pipeline_is_left_alone(duck: DuckDB, service: Service) -> None:
+    """dlt adds its table to the schema that has ours, because that is the pipeline's default."""
+    duck.run(service)
+    with duckdb.connect(str(duck.file)) as connection:
+        rows = connection.sql(f"SELECT * FROM {duck.dataset}.records_customers").to_arrow_table()
+    required = {name: {"nullable": False} for name in ("_record_slug", "_import_slug", "_dlt_load_id")}
+    copy: dict[str, Any] = {"table_name": "records_customers_2026", "columns": required}
+    duck.pipeline().run(rows, **copy, write_disposition="merge", primary_key="_record_slug")
+    for slug in service.slugs():
+        service.delete_import(slug)
+    service.add_import("Customers", [{"a_b": 8, "name": "eight"}])
+    ran = duck.run(service, RunScope(allow_mass_delete=True))
+    assert (ran.status, ran.imports_deleted) == (Status.succeeded, 2)
+    assert duck.rows("SELECT count(*) AS n FROM records_customers_2026") == [{"n": 4}]
+    check_whole(duck, service)
+
+
 @pytest.mark.long
 def test_more_copies_of_our_tables_than_a_statement_of_sqlite_has_conditions(tmp_path: Path, service: Service) -> None:
     """Tables with versions are looked up in the same way."""
