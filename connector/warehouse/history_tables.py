@@ -2,7 +2,8 @@
 
 Invariant: no value of a version is ever altered, except that a privacy rule empties it. If a rebuild gives a column
 another type, the earlier values move unchanged into a column `<column>__was_1`, and from there into the new one only if
-they convert without alteration; a text never does, because the rows have it as the hint of its field reads it.
+they convert without alteration; a text never does, because the rows have it as the hint of its field reads it. Until
+that is done, the column is called `<column>__was_0`, so that the next run does it if a rebuild dies.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 R, V, _LEDGER = "importer$row", "importer$version", "importer$ledger"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID, RULES_COLUMN)
 _EARLIER = re.compile(f"{EARLIER_VARIANT}[0-9]+")
+_UNRESTORED = f"{EARLIER_VARIANT}0"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
 _UNCHANGED = "importer_unchanged"  # a relation of keys
 # Before the mark of an import in the ledger: it has rows or open versions of a table that is not recorded now, or
@@ -176,8 +178,10 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
             for key in dict.fromkeys((each.key, each.import_key)):
                 connection.adapter.index(connection.client, each.history, key)
         return True
+    unrestored = _unrestored(there, each)
     retyped, lacking = retype(connection, each)
-    restore_values(connection, each, retyped)
+    # where the table was replaced already, a text beside a column of JSON may be JSON or not
+    restore_values(connection, each, dict.fromkeys([*retyped, *unrestored]), {*unrestored} - {*retyped})
     # a new one has no value yet; rules are never copied without the values that are under them
     lost = [c for c in lacking if c != RULES_COLUMN]
     if retyped or lost:
@@ -200,7 +204,7 @@ def retype(connection: Connection, each: Versioned) -> tuple[list[str], list[str
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
     for base in retyped:
-        aside = next(n for n in (f"{base}{EARLIER_VARIANT}{k}" for k in count(1)) if n not in have and n not in want)
+        aside = next(n for n in (f"{base}{EARLIER_VARIANT}{k}" for k in count(0)) if n not in have and n not in want)
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(base)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(base)} {want[base]}")
     return [*retyped, *(c for c in lacking if any(is_of_earlier_type(c, n) for n in have if n.startswith(c)))], lacking
@@ -228,10 +232,15 @@ def check_room(connection: Connection, each: Versioned, more: int) -> None:
 def restore_values(connection: Connection, each: Versioned, columns: Iterable[str], json: Collection[str] = ()) -> None:
     """Move values that were set aside back into these columns if they convert unaltered; `json` are columns of JSON."""
     have, want = connection.declared(each.history), connection.declared(each.table)
+    history, column = connection.name(each.history), connection.column
     for base in columns:
         if asides := {c: have[c] for c in set_aside_columns(base, have, want)}:
             beside = [c for c in (f"{base}{TEXT_VARIANT}", f"{base}{DOUBLE_VARIANT}") if c in have]
             _restore_values(connection, each, base, want[base], asides, beside, is_json=base in json)
+        done = f"{base}{_UNRESTORED}"
+        if done in asides and done in (left := connection.declared(each.history)):
+            kept = next(n for n in (f"{base}{EARLIER_VARIANT}{k}" for k in count(1)) if n not in left and n not in want)
+            connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(done)} TO {column(kept)}")
 
 
 def _restore_values(
@@ -251,7 +260,8 @@ def _restore_values(
     a column of texts alone, and only if it cannot be a list or an object.
     """
     history, column = connection.name(each.history), connection.column(base)
-    for name, was in sorted(asides.items(), key=lambda item: not is_of_earlier_type(base, item[0])):
+    unrestored = f"{base}{_UNRESTORED}"  # the last of the earlier types, as dropping it says that all are restored
+    for name, was in sorted(asides.items(), key=lambda i: (not is_of_earlier_type(base, i[0]), i[0] == unrestored)):
         aside, is_text = connection.column(name), name == f"{base}{TEXT_VARIANT}"
         restored = None if is_text and (was != kind or is_json) else connection.sql.restored(aside, was, kind)
         if restored is not None:
@@ -376,6 +386,12 @@ def copy_to_open(
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:
-    """Return whether the versions have every column of the table, with its type."""
+    """Return whether the versions have every column of the table, with its type and with what was set aside."""
     there = dataset.columns[each.history]
-    return all(there.get(name) == dataset.columns[each.table][name] for name in each.columns)
+    alike = all(there.get(name) == dataset.columns[each.table][name] for name in each.columns)
+    return alike and not _unrestored(there, each)
+
+
+def _unrestored(there: Collection[str], each: Versioned) -> list[str]:
+    """Return the columns whose values were set aside by a rebuild that died before it had restored them."""
+    return [name for name in each.columns if f"{name}{_UNRESTORED}" in there]

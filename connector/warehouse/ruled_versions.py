@@ -77,6 +77,8 @@ def _apply(
     versions = f"FROM {name(each.history)} AS {V} WHERE {stale}"
     if not connection.query(f"SELECT 1 {versions} LIMIT 1").num_rows:
         return
+    if not is_aligned(dataset, each):  # a rebuild died, or the versions of the table are not kept any more
+        align(connection, each, dataset.columns[each.history])
     marked = RULES_COLUMN in each.columns
     was_read = f"NOT {_is_stale(connection, R, now)}" if marked else "1 = 0"
     connection.gather(  # by one GROUP BY: a join, IN or EXISTS takes some databases a row at a time
@@ -89,8 +91,6 @@ def _apply(
     closed = f"SELECT 1 {versions} AND {V}.{ended} IS NOT NULL LIMIT 1"
     if not (connection.query(f"SELECT k FROM {_READY} LIMIT 1").num_rows or connection.query(closed).num_rows):
         return
-    if not is_aligned(dataset, each):  # a rebuild died, or the versions of the table are not kept any more
-        align(connection, each, dataset.columns[each.history])
     note_changes(connection, each)
     check_room(connection, each, RULES_COLUMN not in there)
     connection.add_column(each.history, RULES_COLUMN)

@@ -63,8 +63,9 @@ def copy_rules(connection: Connection, table: str, replacement: str) -> None:
     """Copy from a table to its replacement under which privacy rules the rows of a load are, if the table notes it."""
     if RULES_COLUMN not in connection.columns()[table]:
         return
-    connection.add_column(replacement, RULES_COLUMN)
     column = connection.column
+    kind = connection.declared(table)[RULES_COLUMN]  # of another type, it would be another column for the versions
+    connection.execute(f"ALTER TABLE {connection.name(replacement)} ADD COLUMN {column(RULES_COLUMN)} {kind}")
     same = " AND ".join(f"{_NEW}.{column(c)} = {_OLD}.{column(c)}" for c in ("_record_slug", "_import_slug", LOAD_ID))
     new = {column(RULES_COLUMN): f"{_OLD}.{column(RULES_COLUMN)}"}
     source = f"{connection.name(table)} AS {_OLD}"

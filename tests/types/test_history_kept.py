@@ -440,6 +440,33 @@ def test_a_column_whose_change_of_type_was_cut_short_is_made_whole(place: Place)
     place.check()
 
 
+@pytest.mark.dialect
+def test_values_that_a_rebuild_set_aside_before_it_died_come_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.settings |= {"privacy": {"*": {"iban": "hash"}}, "privacy_key": "k" * 32}
+    slug = place.service.add_import("T", [{"n": 1, "text": "x", "iban": "DE1"}])
+    place.run()
+    place.edit(slug, {"n": 2, "text": "x", "iban": "DE2"})
+    place.run()
+    held = "SELECT iban, _change FROM records_t_history ORDER BY _valid_from, _valid_to IS NULL, _valid_to, 1"
+    before, hints = place.warehouse.tuples(held), {"records_t": {"n": "double", "text": "bigint"}}
+
+    def dies(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.maintain.rebuild.restore_values", dies)
+        with pytest.raises(Exception, match="killed"):
+            place.rebuild(hints=hints)
+    assert place.run(hints=hints).load_ids == []
+    assert place.warehouse.tuples(held) == before
+    assert place.versions("n", "records_t") == [(1.0, "insert", False), (2.0, "update", True)]
+    names = place.warehouse.columns("records_t_history")
+    assert [name for name in names if "__was_" in name] == ["text__was_1"], "texts are no numbers"
+    place.check(hints=hints)
+
+
 @pytest.mark.parametrize("history", [False, ["Customers"]])
 def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(place: Place, history: Any) -> None:
     kept = place.service.add_import("Orders", [{"x": "secret"}, {"x": "stays"}], {"who": "ann"})
