@@ -20,8 +20,9 @@ have other orders answer in turn, each page would come from the same one in ever
 though rows follow hides the same positions in every sweep of one size. The sizes then differ so much that rows hidden
 by such a page in one sweep are on another page in the next. A sweep over pages of one length, up to empty pages or to
 one that all pages behind it repeat, that has more positions than the union has rows does not count: as many rows as it
-repeats may be on no page. If no sweep ever shows a page that is not full, and they end at different rows, the service
-may show no more than a number of pages.
+repeats may be on no page. If the service ignores `per_page`, and pages of a sweep show the same rows differently, more
+sweeps have to agree, because all have the same pages. If no sweep ever shows a page that is not full, and they end at
+different rows, the service may show no more than a number of pages.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
 report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
@@ -71,6 +72,8 @@ DIVISORS = (1, 2, 5)  # of the size, if pages are empty that should not be; see 
 MAX_PAGES_WITHOUT_NEW_ROWS = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
+# Sweeps that add nothing, if pages were inconsistent and all sweeps have the same: a row may be missed twice by chance.
+UNEVEN_QUIET = 6
 FALSE_COMPLETE_ODDS = 1e-6
 SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
 WINDOW = 16
@@ -149,6 +152,7 @@ class _Swept:
     positions: int | None
     before_refusal: int | None  # rows on the pages before the first that was refused
     full: bool  # all pages up to the last one with new rows were as long as requested, and no row came twice
+    overlaps: bool  # a page showed rows of an earlier one, and others or in another order
     uneven: bool  # most pages with rows were shorter than requested, though others with new rows followed
 
 
@@ -393,13 +397,17 @@ class Lister(Generic[T]):
         quiet, misses, paged, halve, refused, repeated = 0, 0.0, False, 0, None, 0
         youngest: datetime | None = None
         before: int | None = None
+        shown_at_once, needed = 0, 2
         previous: _Swept | None = None
         ends: set[int | None] = set()
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
-            size = halve or max(2, (self._size - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
+            # longer pages may all be clamped to the same length, so that the gap hides the same rows in each sweep
+            longest = min(self._size, shown_at_once) if self._has_gap and shown_at_once else self._size
+            size = halve or max(2, (longest - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
             swept = await self._plain_sweep(size)
+            shown_at_once = max(shown_at_once, swept.longest)
             if self._stop():
                 return "the listing was stopped"
             if swept.uneven and size <= self._size < self._unclamped:
@@ -428,7 +436,9 @@ class Lister(Generic[T]):
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
-            if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0):
+            if swept.overlaps and not self._sized:
+                needed = UNEVEN_QUIET
+            if paged and quiet >= max(needed, quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0):
                 if None not in ends and len(ends) > 1:
                     return "its pages end at a page number, whatever their length, so rows may follow"
                 return None
@@ -471,6 +481,7 @@ class Lister(Generic[T]):
         end = reached = 0  # the page that all later ones repeat, and the rows up to it
         newest = 0  # the last page with a row that the sweep had not shown before
         before_refusal: int | None = None
+        overlaps, pages = False, set[tuple[str, ...]]()
         order = Random(self._sweeps)
         self._refused.clear()
 
@@ -484,7 +495,9 @@ class Lister(Generic[T]):
             full = size > 1 and lengths[:newest] == [size] * newest and len(shown) == size * newest
             filled = [length == size for length in lengths[: newest - 1] if length]
             uneven = sum(filled) < len(filled) / 2
-            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal, full, uneven)
+            return _Swept(
+                len(shown), longest, differ, ending, received, positions, before_refusal, full, overlaps, uneven
+            )
 
         enough = max(MOVING_END_PROOF, math.ceil(self._end_proof / size))
         while page < MAX_PAGES and not self._stop():
@@ -502,6 +515,8 @@ class Lister(Generic[T]):
                 if keys != last:
                     end, reached, last = segment.page, received, keys
                 distinct = distinct and len(set(keys)) == len(keys)
+                overlaps = overlaps or not (shown.isdisjoint(keys) or tuple(keys) in pages)
+                pages.add(tuple(keys))
                 front = front or set(keys)
                 pages_differ = pages_differ or 2 * len(front.intersection(keys)) < len(keys)
                 if keys:

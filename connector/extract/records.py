@@ -41,14 +41,21 @@ from connector.errors import (
     means_no_such_page,
 )
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import MAX_PER_PAGE, SHORTENED_BY, quiet_sweeps_needed, run_concurrently, run_in_order
+from connector.extract.listing import (
+    DIVISORS,
+    MAX_PER_PAGE,
+    SHORTENED_BY,
+    UNEVEN_QUIET,
+    quiet_sweeps_needed,
+    run_concurrently,
+    run_in_order,
+)
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import EPOCH, Import, RecordPage, Reject
 
 MAX_MOVES = 5  # times the import may change while it is read before it is left to the next run
 MAX_SWEEPS = 40
-UNEVEN_QUIET = 6  # sweeps that add nothing, if pages were inconsistent: one of few rows may be missed twice by chance
 PAGES_AHEAD = 64
 VAIN_ENOUGH = 16  # pages within `row_count` in a row: if each is empty or repeats the last one, `row_count` is too high
 EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the count does not match
@@ -121,6 +128,7 @@ class _Sweep:
     longest: int = 0
     last: int = 0
     ragged: bool = False  # rows followed a page that was not full
+    gap: bool = False  # rows followed an empty page
     endless: bool = False
     refusal: ConnectorError | None = None  # of the first page that the service refused
     before_refusal: int = 0  # rows on the pages before that one
@@ -134,6 +142,7 @@ class _Sweep:
         self.replies += 1
         if page.size and self.replies > 1 and (self.last < self.longest or page.size > self.longest):
             self.ragged = True
+        self.gap = self.gap or bool(page.size and self.replies > 1 and not self.last)
         self.received += page.size
         self.longest = max(self.longest, page.size)
         self.last = page.size
@@ -161,6 +170,7 @@ class _Gathered:
     quiet: int = 0  # sweeps in a row that added nothing
     misses: float = 0.0  # the largest share of the known rows that a sweep did not show
     uneven: bool = False  # whether a sweep was not consistent
+    lengths: set[int] = field(default_factory=set)  # of the longest pages of sweeps that passed an empty page
     gap_error: ConnectorError | None = None  # of a refused page that must have known rows, since the last new row
     metadata: bytes | None = None  # of the first page of the latest sweep
 
@@ -182,12 +192,26 @@ class _Gathered:
         before, self.latest = self.latest, sweep
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
         self.gap_error = self.gap_error if self.quiet else None
+        self.lengths |= {sweep.longest} if sweep.gap else set()
         if sweep.refusal is not None and sweep.before_refusal < len(self):
             self.gap_error = sweep.refusal
         distinct = len(self.records) + len(self.rejects)
         self.uneven = self.uneven or not sweep.consistent
         self.misses = max(self.misses, 1 - len(sweep.shown) / distinct if distinct else 0.0)
         return before is not None and before.consistent and sweep.consistent and before.shown == sweep.shown
+
+    @property
+    def size(self) -> int | None:
+        """Return the length to which the service may have cut pages, if one was empty though rows follow.
+
+        Otherwise an empty page may hide the same rows in each sweep.
+        """
+        return max(self.lengths, default=None)
+
+    @property
+    def hides_rows(self) -> bool:
+        """Return whether an empty page may have hidden the same rows in all sweeps, since their pages were as long."""
+        return len(self.lengths) == 1
 
     @property
     def sweeps_agree(self) -> bool:
@@ -307,9 +331,11 @@ async def _read(
                 f"Its row_count is {current.row_count:,}, more than the limit of {MAX_ROWS:,} records in an import; "
                 "report this to the operator of the service."
             )
-        shorter = SHORTENED_BY[(sweeps - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
+        asked = size - SHORTENED_BY[(sweeps - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
+        if gathered.size is not None:  # rows that an empty page hides in one sweep are on another page in the next
+            asked = max(min(size, gathered.size) // DIVISORS[(sweeps - 1) % len(DIVISORS)], 1)
         # later sweeps are independent of each other only if replicas that answer in turn do not show the same pages
-        sweep = _Sweep(size - shorter, convention, None if sweeps == 1 else Random(sweeps))
+        sweep = _Sweep(asked, convention, None if sweeps == 1 else Random(sweeps))
         await _read_pages(client, current, gathered, sweep)
         whole = sweeps == 1 and sweep.replies == 1 and len(gathered) == current.row_count
         if whole and sweep.longest < min(_known_page_size(client, current), size):
@@ -356,7 +382,7 @@ def _is_complete(import_: Import, gathered: _Gathered, sweep: _Sweep, *, same: b
     if found == announced:
         # more rows than `row_count` arrived: the count may match only because rows are missing
         return sweep.received <= announced or gathered.sweeps_agree
-    whole = found > announced or not sweep.ragged
+    whole = (found > announced or not sweep.ragged) and not gathered.hides_rows
     return import_.status != COMPLETED and gathered.gap_error is None and (same or (gathered.sweeps_agree and whole))
 
 

@@ -143,8 +143,10 @@ class Choice:
         found = {name: set(slugs) for name, slugs in (state.noted.left_out_by_name or {}).items()}
         for name, slug in self._left_out_by_ledger(templates, state) if named else ():
             found.setdefault(name, set()).add(slug)
-        for slug, template in templates.items():
-            for name in named & template.names - {slug}:
+        shown = {slug: template.names for slug, template in templates.items()}
+        # one that no import shows now: all of its imports may be shown without a template
+        for slug, names in {**state.current_names, **shown}.items():
+            for name in named & names - {slug}:
                 found.setdefault(name, set()).add(slug)
         was_read = {known.template_slug for known in state.ledger.values() if known.live and known.state in _READ}
         read = was_read & {each.template_slug for each in imports if self.includes(each)}

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import structs
+
 from connector.extract.listing import Listing
 from connector.ledger import INCOMPLETE_ROWS, Due, State
 from connector.load.imports_table import is_listed_as
-from connector.models import Import, Reject
+from connector.models import Import, Reject, Template
 from connector.run.choice import Choice
 from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
@@ -55,12 +57,13 @@ class Discovered:
     """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
-    not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that the
-    settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
-    that is read. `left_status` are imports that are known at that status, exist at another one, and are not due yet:
-    they may come back with the same fingerprint, and are to be read again then. `noted` is what later runs have to
-    know, whatever becomes of this one, and `noted_after` what they have to once `deleted` are, if that differs.
-    `whole_listing` says that it has everything that exists, at any status.
+    not read, and the ledger is yet to be updated; one that is shown without a template has the one it had.
+    `complete` is false if an import exists, or may exist, that the settings include and the run cannot read.
+    `off_status` are imports that were open, and no longer have the status that is read. `left_status` are imports
+    that are known at that status, exist at another one, and are not due yet: they may come back with the same
+    fingerprint, and are to be read again then. `noted` is what later runs have to know, whatever becomes of this
+    one, and `noted_after` what they have to once `deleted` are, if that differs. `whole_listing` says that it has
+    everything that exists, at any status.
     """
 
     imports: tuple[Import, ...]
@@ -112,6 +115,7 @@ class Decision:
         left_out_by_name = self._choice.left_out_by_name(imports, self._state)
         renamed = self._choice.left_out_by_former_name(imports, left_out_by_name)
         untold = self._left_out_without_template(wanted, left_out_by_name)
+        self._report_selected_without_template(wanted)
         left_out_here = {i.slug for i in wanted if i.template_slug in renamed} | untold.keys()
         included = [i for i in wanted if self._may_be_read(i) and i.slug not in left_out_here]
         self._report_left_out_by_settings(renamed, imports, included)
@@ -122,7 +126,11 @@ class Decision:
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports, reported=renamed.values())
         excluded = [i for i in wanted if not self._choice.includes(i) or i.slug in left_out_here]
-        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
+        left_out = tuple(
+            structs.replace(i, template=Template(name=slug, slug=slug)) if (slug := untold.get(i.slug)) else i
+            for i in excluded
+            if not self._is_noted_as_excluded(i)
+        )
         is_shard = self._scope.selection.part is not None
         if not is_shard:
             self._report_older_rules(wanted, excluded, imports)
@@ -178,11 +186,9 @@ class Decision:
         """
         names = set(self._settings.exclude_templates or ())
         left_out = names.union(*(left_out_by_name.get(name, ()) for name in names))
-        left_out |= {slug for slug, titles in self._state.current_names.items() if not names.isdisjoint(titles)}
         found: dict[str, str] = {}
         for import_ in wanted:
-            known, seen = self._state.ledger.get(import_.slug), self._state.imports.get(import_.slug)
-            slug = (known and known.template_slug) or (seen and seen.template_slug)
+            slug = self._known_template(import_)
             if import_.template is None and slug is not None and slug in left_out:
                 found[import_.slug] = slug
         for import_slug, slug in sorted(found.items()):
@@ -192,6 +198,27 @@ class Decision:
                 "leaves out, so it stays left out."
             )
         return found
+
+    def _report_selected_without_template(self, wanted: Sequence[Import]) -> None:
+        """Report imports shown without a template, and so not read, if `templates` selects the one they had."""
+        chosen = set(self._settings.templates or ())
+        if not chosen:
+            return
+        named = {slug for slug, titles in self._state.current_names.items() if not chosen.isdisjoint(titles)} | chosen
+        for import_ in sorted(wanted, key=lambda i: i.slug):
+            slug = self._known_template(import_)
+            if import_.template is None and slug in named:
+                self._tally.shortfall = True
+                self._tally.problems.append(
+                    f"Import {import_.slug} is shown without a template. It had template {slug}, which templates "
+                    "selects; it is not read, and its rows stay."
+                )
+
+    def _known_template(self, import_: Import) -> str | None:
+        """Return the slug of the template that the import had when it was read or listed last."""
+        known, seen = self._state.ledger.get(import_.slug), self._state.imports.get(import_.slug)
+        told = None if known is None else known.template_slug
+        return told or (None if seen is None else seen.template_slug)
 
     def _report_left_out_by_settings(
         self,

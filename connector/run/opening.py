@@ -104,8 +104,7 @@ def _prepare_shard(
     dataset = dataset.only(() if split is None else split.tables_of(part.templates) | shared)
     taken = prepare_staging(connection, dataset.ours, columns)
     found = unaudited_state(connection, dataset, part)
-    runs = dataset.columns[RUNS] if RUNS in found.tables else ()
-    earlier = earlier_runs(connection, found.tables, runs, found.loads_seen)
+    earlier = earlier_runs(connection, dataset.columns_of_ours, found.loads_seen)
     found = replace(found, shared=shared, noted=earlier.noted)
     if settings.typed and (damaged := sorted(shared - intact_tables(found))):
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -38,15 +38,15 @@ class EarlierRuns:
     unread: bool = False
 
 
-def earlier_runs(connection: Connection, tables: Collection[str], columns: Collection[str], loads: int) -> EarlierRuns:
+def earlier_runs(connection: Connection, tables: Mapping[str, Collection[str]], loads: int) -> EarlierRuns:
     """Return what the runs before this one left to it.
 
-    `tables` are those of the dataset, `columns` those of the table of runs, and `loads` is the number of packages that
-    dlt has completed. dlt by itself finishes the package of a killed process, which may be outdated by then. Times do
-    not tell, because the clocks of two machines may differ, but numbers do: a run stores how many packages were
-    complete when it began, with its own. There are more only if another one was completed since. If the column is
-    missing or empty, none is known.
+    `tables` are ours, with their columns, and `loads` is the number of packages that dlt has completed. dlt by itself
+    finishes the package of a killed process, which may be outdated by then. Times do not tell, because the clocks
+    of two machines may differ, but numbers do: a run stores how many packages were complete when it began, with its
+    own. There are more only if another one was completed since. If the column is missing or empty, none is known.
     """
+    columns = tables.get(RUNS, ())
     asked = {name: f"min({name})" for name in NOTED if name in columns}
     tells = LOADS_SEEN in columns and LOADS in tables
     if tells:
@@ -59,7 +59,7 @@ def earlier_runs(connection: Connection, tables: Collection[str], columns: Colle
         asked = {**asked, **ends}
     if not asked:
         return EarlierRuns()
-    if REJECTS in tables:
+    if {"record_slug", "reason"} <= set(tables.get(REJECTS, ())):
         of_listing = f"record_slug IS NULL AND substr(reason, 1, {len(OF_IMPORT)}) = '{OF_IMPORT}'"
         asked["unread"] = f"(SELECT count(*) FROM {connection.name(REJECTS)} WHERE {of_listing})"
     columns_asked = ", ".join(f"{each} AS {name}" for name, each in asked.items())

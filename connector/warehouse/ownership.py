@@ -75,6 +75,10 @@ class Dataset:
     format: int = 0
 
     @property
+    def columns_of_ours(self) -> Mapping[str, Mapping[str, str]]:
+        return {table: self.columns[table] for table in self.ours}
+
+    @property
     def typed(self) -> frozenset[str]:
         return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
 

@@ -38,7 +38,7 @@ from connector.warehouse.stored_fields import (
     unexplained_columns,
 )
 from connector.warehouse.stored_imports import ImportSeen, imports_and_templates, ledger_rows
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SYSTEM_SCHEMAS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,10 @@ class WarehouseState:
 
     def known_at(self, status: str) -> set[str]:
         """Return the live imports that had this status when they were read or listed last, which can be later."""
-        read = {slug for slug, known in self.ledger.items() if known.live and known.status == status}
-        return read | {slug for slug, seen in self.imports.items() if not seen.deleted and seen.status == status}
+        live = {slug: known.status for slug, known in self.ledger.items() if known.live}
+        shown = {slug: seen.status for slug, seen in self.imports.items() if not seen.deleted}
+        # an earlier version stored a status as it was written
+        return {slug for known in (live, shown) for slug, was in known.items() if (was or "").casefold() == status}
 
 
 def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
@@ -138,8 +140,7 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
     there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
     clean = clean and there and not state.overfull
-    runs = dataset.columns[RUNS] if RUNS in state.tables else ()
-    earlier = earlier_runs(connection, state.tables, runs, state.loads_seen)
+    earlier = earlier_runs(connection, dataset.columns_of_ours, state.loads_seen)
     state = replace(state, noted=earlier.noted, unread_rejects=earlier.unread)
     clean = clean and earlier.settled
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)

@@ -1074,6 +1074,40 @@ def test_replicas_that_answer_in_turn_hide_no_row_where_others_are_left_out_of_t
         assert not listing.complete or slugs(listing) == visible, seed
 
 
+@pytest.mark.parametrize("clamp", [10, 15, 25])
+def test_a_page_that_is_always_empty_hides_no_row_where_the_clamp_is_not_known(clamp: int) -> None:
+    """Rows are left out after the others were divided into pages, so that pages of one length have not all as many."""
+    for seed in range(20):
+        service, dice = Service(240), random.Random(seed)
+        rows = service.listed()
+        visible = {row.slug for row in rows if dice.random() > 0.03}
+        empty = dice.randint(2, 240 // clamp - 1)
+
+        async def fetch(
+            page: int, per_page: int, visible: Any = visible, rows: Any = rows, empty: int = empty
+        ) -> Sequence[Row]:
+            gap = page < 1 or (page == empty and per_page >= clamp)
+            shown = [] if gap else moody(rows, page, min(per_page, clamp))
+            return [row for row in shown if row.slug in visible]
+
+        listing = asyncio.run(lister(service, fetch=fetch).all())
+        assert not listing.complete or slugs(listing) == visible, seed
+
+
+@pytest.mark.parametrize(("count", "length"), [(100, 25), (200, 50), (150, 50)])
+def test_replicas_that_answer_at_random_hide_no_row_where_pages_have_one_length(count: int, length: int) -> None:
+    for seed in range(100):
+        service, dice = Service(count), random.Random(seed)
+        replicas = [service.listed(), service.listed()[::-1]]
+
+        async def fetch(page: int, per_page: int, dice: Any = dice, replicas: Any = replicas) -> Sequence[Row]:
+            page = min(page, count // length)  # the last page is repeated behind the end
+            return moody(dice.choice(replicas), page, length) if page > 0 else []
+
+        listing = asyncio.run(lister(service, fetch=fetch).all())
+        assert not listing.complete or slugs(listing) == set(service.rows), seed
+
+
 @pytest.mark.parametrize("largest", [99, 50, 20, 19])
 def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int) -> None:
     service = Service(250)

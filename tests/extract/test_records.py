@@ -442,6 +442,23 @@ def test_a_shuffled_unfinished_import_with_a_wrong_count(seed: int) -> None:
         check(service, read(service))
 
 
+@pytest.mark.parametrize("clamp", [100, 50, 7])
+@pytest.mark.parametrize("count", [330, 500])
+def test_a_page_of_an_unfinished_import_that_is_always_empty_hides_no_record(count: int, clamp: int) -> None:
+    """Neither where pages are cut to a length, nor where they have one length whatever is requested."""
+    for sized in True, False:
+        for off in -count, -count // 2:
+
+            def gap(slugs: list[str], page: int, size: int, dice: random.Random, sized: bool = sized) -> list[str]:
+                size = size if sized else clamp
+                return [] if page == 2 else slugs[(page - 1) * size : page * size]
+
+            service = Service(count, clamp=clamp, mood=gap, status="submitting", off=off)
+            outcome = read(service)
+            check(service, outcome)
+            assert outcome.verdict is Verdict.complete or not sized
+
+
 class InTurn(Service):
     """Two replicas that have the records in opposite orders answer in turn, one request at a time."""
 

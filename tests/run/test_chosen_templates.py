@@ -971,10 +971,42 @@ def test_a_name_that_is_left_out_from_now_on_is_known_by_the_imports_that_showed
     for slug in slugs:
         service.set_template(slug, None)
         service.append_rows(slug, [{"salary": 9}])
-    ran = warehouse.run(service, exclude_templates=["payroll"])
-    assert ran.status == "partial"
-    assert f"Import {min(slugs)} is shown without a template" in ran.problems[0]
-    assert warehouse.query("SELECT slug, data FROM records ORDER BY 1") == before
+    for _ in range(3):
+        ran = warehouse.run(service, exclude_templates=["payroll"])
+        assert ran.status == "partial"
+        assert f"Import {min(slugs)} is shown without a template" in ran.problems[0]
+        assert warehouse.query("SELECT slug, data FROM records ORDER BY 1") == before
+
+
+def test_an_import_that_is_left_out_keeps_the_template_that_only_the_table_of_imports_told(
+    warehouse: Warehouse,
+) -> None:
+    service, *_ = make_service()
+    with serve(service) as url:
+        source = importer_source(base_url=url, access_token=service.token)
+        warehouse.pipeline().run(source.with_resources("imports"))
+    for each in service.imports():
+        if each["template"] and each["template"]["name"] == "payroll":
+            service.set_template(each["slug"], None)
+    for _ in range(3):
+        assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%salary%'") == [(0,)]
+
+
+def test_an_import_of_a_chosen_template_that_is_shown_without_it_is_missed(warehouse: Warehouse) -> None:
+    service, kept, *_ = make_service()
+    service.add_import("customers", [{"name": "Cyd"}])
+    [customers] = [each for each in service.templates() if each.name == "customers"]
+    assert warehouse.run(service, templates=["customers"]).status == "succeeded"
+    service.set_template(kept, None)
+    service.append_rows(kept, [{"n": 99}])
+    for chosen in "customers", customers.slug:
+        ran = warehouse.run(service, templates=[chosen])
+        assert ran.status == "partial"
+        assert f"It had template {customers.slug}, which templates selects" in ran.problems[0]
+    service.set_template(kept, customers)
+    assert warehouse.run(service, templates=["customers"]).status == "succeeded"
+    assert warehouse.query("""SELECT count(*) FROM records WHERE data = '{"n":99}'""") == [(1,)]
 
 
 def test_an_upgrade_leaves_out_what_deleted_imports_tell_of_a_name(warehouse: Warehouse) -> None:

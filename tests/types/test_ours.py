@@ -119,6 +119,14 @@ def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+@pytest.mark.parametrize("column", ["record_slug", "reason"])
+def test_a_column_of_the_rejects_that_was_dropped_comes_back(duck: DuckDB, service: Service, column: str) -> None:
+    duck.run(service)
+    execute(duck, f"ALTER TABLE sync_rejects DROP COLUMN {column}")
+    assert duck.run(service).status == Status.succeeded
+    assert column in duck.columns("sync_rejects")
+
+
 def test_a_copy_that_the_user_loads_by_the_same_pipeline_is_left_alone(duck: DuckDB, service: Service) -> None:
     """dlt adds its table to the schema that has ours, because that is the pipeline's default."""
     duck.run(service)
