@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import MOVED, PAUSED, VALID_TO, R, V, Versioned, recorded_mark
+from connector.warehouse.history_tables import MOVED, PAUSED, VALID_TO, R, V, Versioned, orphans, recorded_mark
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, keys_of
 from connector.warehouse.waiting_versions import Waiting
@@ -56,7 +56,7 @@ def finish_recording(
         _note(connection, recorded_mark(connection, PAUSED), but)
     if tables:
         due = f"SELECT k FROM {DUE_IMPORTS}"
-        rows = [sql for each in paused for sql in imports_with_rows(connection, each, due)]
+        rows = imports_to_wait(connection, dataset, paused, due)
         rows += [sql for each in waiting for sql in each.imports]
         connection.gather(_PAUSED, *(rows or [_NONE]))
         but.append(_PAUSED)
@@ -154,7 +154,23 @@ def gather_moving(connection: Connection, outdated: Sequence[tuple[Versioned, st
     connection.gather(_MOVING, *(selects or [_NONE]))
 
 
-def imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
+def imports_to_wait(connection: Connection, dataset: Dataset, paused: Sequence[Versioned], imports: str) -> list[str]:
+    """Return SQL for those of some imports (SQL for their slugs) that stay due until more tables are recorded.
+
+    They have rows or open versions of a paused table, or versions of a table that does not exist now: these are ended
+    or erased once it does, even if the import is deleted by then.
+    """
+    imported = connection.column("_import_slug")
+    return [
+        *(sql for each in paused for sql in _imports_with_rows(connection, each, imports)),
+        *(
+            f"SELECT DISTINCT {imported} AS k FROM {connection.name(history)} WHERE {imported} IN ({imports})"
+            for history in orphans(dataset)
+        ),
+    ]
+
+
+def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
     """Return SQL for those of some imports (SQL for their slugs) that have rows or open versions of a paused table.
 
     The versions of such a table are not kept now, and such an import stays due until they are kept again.

@@ -20,7 +20,7 @@ from connector.ledger import State
 from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
-from connector.warehouse.erased_versions import DUE_IMPORTS, finish_recording, gather_moving, imports_with_rows
+from connector.warehouse.erased_versions import DUE_IMPORTS, finish_recording, gather_moving, imports_to_wait
 from connector.warehouse.history_tables import (
     MOVED,
     OWN,
@@ -77,7 +77,7 @@ def record(
     ensure_due_column(connection)
     tables = [] if wanted is None else versioned(connection, dataset, wanted)
     name, column = connection.name, connection.column
-    begun = [each for each in tables if each.history not in dataset.columns and each.table != IMPORTS]
+    begun = [each for each in tables if each.table != IMPORTS and _is_empty(connection, dataset, each)]
     # before the tables are there: if this run dies before it has filled them, the next one has to
     record_again(connection, dataset, [f"SELECT {column(each.import_key)} FROM {name(each.table)}" for each in begun])
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
@@ -115,6 +115,13 @@ def record(
         with connection.client.begin_transaction():
             finish(undisturbed=True)
     connection.update_statistics([each.history for each in new.values()])
+
+
+def _is_empty(connection: Connection, dataset: Dataset, each: Versioned) -> bool:
+    """Return whether a table has no versions: they are yet to be made, or a user or a run that died lost them all."""
+    if each.history not in dataset.columns:
+        return True
+    return not connection.query(f"SELECT 1 FROM {connection.name(each.history)} LIMIT 1").num_rows
 
 
 def _imports_due(connection: Connection, each: Versioned, unread: str) -> str:
@@ -203,9 +210,10 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(names)})" if paused else "TRUE"
     differs = is_unlike(connection, "", MOVED)
     due = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {differs}"
-    if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not paused:
+    waiting = imports_to_wait(connection, dataset, paused, due)
+    if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not waiting:
         return found > 0
-    left = " UNION ALL ".join(sql for each in paused for sql in imports_with_rows(connection, each, due))
+    left = " UNION ALL ".join(waiting)
     return connection.query(f"{due} AND {elsewhere} AND slug NOT IN ({left}) LIMIT 1", *names).num_rows > 0
 
 

@@ -104,8 +104,10 @@ class WarehouseState:
     @property
     def tables_to_create(self) -> frozenset[str]:
         """Return the tables that dlt has to create or complete, although it may assume that they are complete."""
-        wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
-        return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
+        if not self.tables:
+            return frozenset()
+        wanted = {*SYSTEM_SCHEMAS, LOADS, *self.schemas, *self.missing_tables}
+        return frozenset(wanted - self.tables | self.dropped.keys())
 
     @property
     def known(self) -> set[str]:

@@ -61,7 +61,9 @@ def mariadb_server() -> Iterator[MariaDB]:
     subprocess.run(made, check=True, capture_output=True)
     with Path(folder, "log").open("wb") as log:
         where = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={folder}/s", f"--pid-file={folder}/pid"]
-        process = subprocess.Popen([serving, *common, *where], stdout=log, stderr=log)
+        # a server that starts removes the temporary tables of others in its folder
+        own = [f"--tmpdir={folder}"]
+        process = subprocess.Popen([serving, *common, *where, *own], stdout=log, stderr=log)
     try:
         root = _root(f"{folder}/s")
         with closing(root), root.cursor() as cursor:

@@ -441,6 +441,43 @@ def test_a_column_whose_change_of_type_was_cut_short_is_made_whole(place: Place)
 
 
 @pytest.mark.dialect
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_versions_of_an_import_that_was_erased_while_its_table_was_away_end_once_it_is_back(
+    place: Place, deletes: str
+) -> None:
+    place.settings["deletes"] = deletes
+    gone = place.service.add_import("T", [{"email": "a@b.example"}, {"email": "c@d.example"}])
+    stays = place.service.add_import("T", [{"email": "e"}])
+    place.service.add_import("Other", [{"n": 1}])
+    place.run()
+    place.edit(gone, {"email": "new@b.example"})
+    place.edit(stays, {"email": "e@f.example"})  # so that no import has typed rows by the ledger
+    place.run(typed=False)
+    execute(place.warehouse, "DROP TABLE records_t")
+    place.service.delete_import(gone)
+    place.run(typed=False)
+    place.run()
+    still = "SELECT email FROM records_t_history WHERE _valid_to IS NULL"
+    assert place.warehouse.tuples(still) == [("e@f.example",)]
+    left = place.warehouse.tuples("SELECT email FROM records_t_history WHERE email LIKE '%@%' AND email NOT LIKE 'e%'")
+    assert bool(left) is (deletes == "keep")
+    assert place.run().load_ids == []
+    place.check()
+
+
+@pytest.mark.dialect
+def test_a_history_table_that_a_hand_emptied_is_begun_anew_by_the_next_run_that_sees_a_change(place: Place) -> None:
+    place.service.add_import("T", [{"n": 1}, {"n": 2}])
+    slug = place.service.add_import("T", [{"n": 3}])
+    place.run()
+    execute(place.warehouse, "DELETE FROM records_t_history")
+    place.edit(slug, {"n": 4})
+    place.run()
+    assert sorted(n for n, _, still in place.versions("n", "records_t") if still) == [1, 2, 4]
+    place.check()
+
+
+@pytest.mark.dialect
 def test_values_that_a_rebuild_set_aside_before_it_died_come_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from connector.sandbox import Faults, Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse as Destination
 from connector.warehouse.destination import session_options
-from tests.types.conftest import PostgreSQL, made
+from tests.types.conftest import MySQL, PostgreSQL, made
 
 pytestmark = pytest.mark.thorough
 
@@ -132,6 +132,23 @@ def test_a_session_with_mysql_outlasts_the_usual_limit(request: pytest.FixtureRe
     with Destination(mysql.pipeline()).connect() as connection:
         [row] = connection.query("SELECT @@session.wait_timeout AS seconds").to_pylist()
     assert row["seconds"] == 30 * 24 * 3600
+
+
+@pytest.mark.dialect
+def test_a_server_of_mysql_may_take_double_quotes_for_names(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    warehouse = made(request, "mysql", tmp_path)
+    assert isinstance(warehouse, MySQL)
+    service = Service(seed=1)
+    service.add_import("t", [{"text": TEXT}])
+    with closing(warehouse.server.session()) as session, session.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.sql_mode")
+        [usual] = cursor.fetchone()
+        cursor.execute("SET GLOBAL sql_mode = 'ANSI'")
+        try:
+            assert warehouse.run(service).status == "succeeded"
+        finally:
+            cursor.execute("SET GLOBAL sql_mode = %s", [usual])
+    assert warehouse.tuples("SELECT text FROM records_t") == [(TEXT,)]
 
 
 def test_the_options_of_an_address_are_combined_once() -> None:

@@ -141,11 +141,5 @@ def by_keys(statement: str) -> str:
 
 
 def _engine(address: str) -> sa.Engine:
-    engine = sa.create_engine(address, poolclass=NullPool)
-
-    @sa.event.listens_for(engine, "connect")
-    def connect(native: Any, _: Any) -> None:
-        with native.cursor() as cursor:
-            cursor.execute(_SESSION)
-
-    return engine
+    # before SQLAlchemy looks at the session: it quotes names as `sql_mode` says then
+    return sa.create_engine(address, poolclass=NullPool, connect_args={"init_command": _SESSION})
