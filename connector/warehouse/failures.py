@@ -24,7 +24,8 @@ from connector.warehouse.busy import as_busy
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_MEMORY = (
     "Out of Memory Error",
-    "could not allocate block",  # in a commit
+    "could not allocate block",  # in a commit, as the next one
+    "failed to pin block",
     "Conflict on tuple deletion",  # for a deletion that was rolled back when memory ran out, in DuckDB 2.0
 )
 _OURS_IN_DUCKDB = re.compile(r"Traceback \(most recent call last\):.*?\n(TransientError|ConfigError): ([^\n]+)", re.S)

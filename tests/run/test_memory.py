@@ -194,6 +194,7 @@ def test_a_limit_of_the_users_own_stays_while_records_are_looked_for() -> None:
     [
         ("Out of Memory Error: failed to allocate data of size 32.0 KiB", True),
         ("TransactionContext Error: Failed to commit: could not allocate block of size 256.0 KiB", True),
+        ("TransactionContext Error: Failed to commit: failed to pin block of size 392.0 KiB", True),
         ("TransactionContext Error: Conflict on tuple deletion!", True),
         ("Catalog Error: Table does not exist", False),
     ],

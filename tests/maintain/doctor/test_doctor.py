@@ -109,6 +109,15 @@ def test_a_lost_table_is_read_again(place: Place, repair: bool) -> None:
     assert place.kinds() == []
 
 
+def test_a_table_that_no_import_has_rows_of_may_be_dropped(place: Place) -> None:
+    place.service.delete_import(place.people)
+    assert place.sync() == "succeeded"
+    place.execute("DROP TABLE records_people")
+    assert place.kinds() == []
+    assert place.sync() == "succeeded"
+    assert place.kinds() == []
+
+
 def test_lost_raw_rows_are_read_again(place: Place) -> None:
     place.execute("DROP TABLE records")
     assert set(place.kinds()) == {"rows_disagree"}
