@@ -397,17 +397,17 @@ class Lister(Generic[T]):
         quiet, misses, paged, halve, refused, repeated = 0, 0.0, False, 0, None, 0
         youngest: datetime | None = None
         before: int | None = None
-        shown_at_once, needed = 0, 2
+        longest, overlap = 0, False
         previous: _Swept | None = None
         ends: set[int | None] = set()
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
             # longer pages may all be clamped to the same length, so that the gap hides the same rows in each sweep
-            longest = min(self._size, shown_at_once) if self._has_gap and shown_at_once else self._size
-            size = halve or max(2, (longest - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
+            at_most = min(self._size, longest) if self._has_gap and longest else self._size
+            size = halve or max(2, (at_most - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
             swept = await self._plain_sweep(size)
-            shown_at_once = max(shown_at_once, swept.longest)
+            longest, overlap = max(longest, swept.longest), overlap or swept.overlaps
             if self._stop():
                 return "the listing was stopped"
             if swept.uneven and size <= self._size < self._unclamped:
@@ -436,9 +436,8 @@ class Lister(Generic[T]):
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
-            if swept.overlaps and not self._sized:
-                needed = UNEVEN_QUIET
-            if paged and quiet >= max(needed, quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0):
+            needed = max(quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0)
+            if paged and quiet >= max(needed, UNEVEN_QUIET if overlap and not self._sized else 0):
                 if None not in ends and len(ends) > 1:
                     return "its pages end at a page number, whatever their length, so rows may follow"
                 return None

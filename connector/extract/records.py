@@ -305,10 +305,8 @@ def as_listed(listed: Import, own: Import) -> Import:
     A version that differs from the listed one only by a finer time counts as the listed one: if it is a later one, the
     next listing shows another time, and the import is read again.
     """
-    if is_same_time(listed.updated_at, own.updated_at) and (listed.row_count, listed.status) == (
-        own.row_count,
-        own.status,
-    ):
+    alike = (listed.row_count, listed.status) == (own.row_count, own.status)
+    if alike and is_same_time(listed.updated_at, own.updated_at):
         return listed
     if listed.template is not None and own.template_slug in (None, listed.template.slug):
         shown = listed.shown_name if own.template is None else own.named(listed.template).shown_name

@@ -248,10 +248,10 @@ def _unreadable(error: Exception) -> Finding:
 
 def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
     """Yield tables and columns missing by the data dictionary or dlt's schema, and columns of another type."""
+    # a typed table that no import has rows of is not missing: the run that has rows for it makes it anew
+    lost = ({IMPORTS} - state.tables) | state.missing_tables
     for table, schema in sorted(state.schemas.items()):
-        if table not in ({IMPORTS} - state.tables | state.missing_tables):  # one without rows is lacked by nobody
-            continue
-        if any(known.columns() for known in schema.fields.values()):
+        if table in lost and any(known.columns() for known in schema.fields.values()):
             yield Finding("table_missing", f"The table {table} of sync_fields is missing.", RECREATED_AND_REREAD)
     for table, columns in sorted(state.altered.items()):
         for name, (there, wanted) in sorted(columns.items()):

@@ -402,4 +402,5 @@ def is_aligned(dataset: Dataset, each: Versioned) -> bool:
 
 def _unrestored(there: Collection[str], each: Versioned) -> list[str]:
     """Return the columns whose values were set aside by a rebuild that died before it had restored them."""
-    return [name for name in each.columns if f"{name}{_UNRESTORED}" in there]
+    aside = {f"{name}{_UNRESTORED}": name for name in each.columns}
+    return [name for column, name in aside.items() if column in there and column not in each.columns]
