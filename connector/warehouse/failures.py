@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
 
 import duckdb
 from dlt.common.destination.exceptions import DestinationException
@@ -28,6 +29,10 @@ _NO_MEMORY = (
     "failed to pin block",
     "Conflict on tuple deletion",  # for a deletion that was rolled back when memory ran out, in DuckDB 2.0
 )
+# PostgreSQL's classes of errors about connections, conflicts, resources, locks and interventions, and MySQL's codes.
+_LOST = "08"  # psycopg2 names no class if the connection was lost
+_PASSING_STATES = (_LOST, "40", "53", "55", "57")
+_PASSING_CODES = (1205, 1213, 1927, 2006, 2013, 3024)
 _OURS_IN_DUCKDB = re.compile(r"Traceback \(most recent call last\):.*?\n(TransientError|ConfigError): ([^\n]+)", re.S)
 _NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
 _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")
@@ -98,13 +103,31 @@ def ours_within(error: BaseException) -> ConnectorError | None:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether DuckDB ran out of memory, at any depth of dlt's exceptions."""
+    return any(
+        isinstance(each, duckdb.OutOfMemoryException) or any(sign in str(each) for sign in _NO_MEMORY)
+        for each in _chain(error)
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the statement may succeed later: a lock was not had in time, or the connection was lost."""
+    for each in _chain(error):
+        module, state = type(each).__module__, getattr(each, "pgcode", None)
+        if module.startswith("psycopg2") and (state or _LOST)[:2] in _PASSING_STATES:
+            return True
+        if module.startswith("pymysql") and each.args and each.args[0] in _PASSING_CODES:
+            return True
+        if isinstance(each, sqlite3.OperationalError) and "locked" in str(each):
+            return True
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: list[BaseException] = []
     while error is not None and error not in seen:
-        if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _NO_MEMORY):
-            return True
+        yield error
         seen.append(error)
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _without_room(error: BaseException) -> str | None:

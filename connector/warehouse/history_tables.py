@@ -29,6 +29,7 @@ from connector.transform.naming import (
 )
 from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
+from connector.warehouse.failures import may_pass
 from connector.warehouse.ownership import TYPED_PREFIX, Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
@@ -277,11 +278,14 @@ def _restore_values(
             if is_text:
                 held += f" AND {aside} NOT LIKE '[%' AND {aside} NOT LIKE '{{%'"
             emptied = [aside, *(map(connection.column, beside) if is_of_earlier_type(base, name) else ())]
-            with suppress(Exception):  # PostgreSQL, MySQL: one of them cannot be cast
+            try:
                 connection.execute(
                     f"UPDATE {history} SET {column} = {value}, {', '.join(f'{c} = NULL' for c in emptied)} "
                     f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
                 )
+            except Exception as error:  # PostgreSQL, MySQL: one of them cannot be cast
+                if may_pass(error):
+                    raise
         if not connection.query(f"SELECT 1 FROM {history} WHERE {aside} IS NOT NULL LIMIT 1").num_rows:
             with suppress(Exception):  # a view of the user reads it
                 connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")

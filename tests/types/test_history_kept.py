@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -31,6 +32,7 @@ from connector.transform import width
 from connector.transform.row_limits import Limits
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse import history
+from connector.warehouse.connection import Connection
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse, made
 from tests.types.test_ours import execute
 
@@ -478,8 +480,9 @@ def test_a_history_table_that_a_hand_emptied_is_begun_anew_by_the_next_run_that_
 
 
 @pytest.mark.dialect
+@pytest.mark.parametrize("end", ["killed", "locked"])
 def test_values_that_a_rebuild_set_aside_before_it_died_come_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     place.settings |= {"privacy": {"*": {"iban": "hash"}}, "privacy_key": "k" * 32}
     slug = place.service.add_import("T", [{"n": 1, "text": "x", "iban": "DE1"}])
@@ -489,12 +492,22 @@ def test_values_that_a_rebuild_set_aside_before_it_died_come_back(
     held = "SELECT iban, _change FROM records_t_history ORDER BY _valid_from, _valid_to IS NULL, _valid_to, 1"
     before, hints = place.warehouse.tuples(held), {"records_t": {"n": "double", "text": "bigint"}}
 
+    execute_sql = Connection.execute
+
     def dies(*_: Any) -> None:
         raise RuntimeError("killed")
 
+    def waits_in_vain(self: Connection, sql: str, *args: Any) -> None:
+        if sql.startswith("UPDATE") and "__was_0" in sql and "CAST(" in sql:  # after the swap
+            raise sqlite3.OperationalError("the database is locked")
+        execute_sql(self, sql, *args)
+
     with monkeypatch.context() as patch:
-        patch.setattr("connector.maintain.rebuild.restore_values", dies)
-        with pytest.raises(Exception, match="killed"):
+        if end == "killed":
+            patch.setattr("connector.maintain.rebuild.restore_values", dies)
+        else:
+            patch.setattr(Connection, "execute", waits_in_vain)
+        with pytest.raises(Exception, match=end):
             place.rebuild(hints=hints)
     assert place.run(hints=hints).load_ids == []
     assert place.warehouse.tuples(held) == before
