@@ -117,7 +117,7 @@ class Choice:
         owned = {
             title for titles in read_under.values() for title in titles
         }  # a section of which it is known whose it is
-        formerly = {title: _slugs_of(title, state) for title in ruled - present - misspelt.keys() - owned}
+        formerly = {title: slugs_of(title, state) for title in ruled - present - misspelt.keys() - owned}
         renamed: dict[str, str] = {}
         for slug, name in names.items():
             lost = read_under[slug] & ruled | {title for title, slugs in formerly.items() if slug in slugs}
@@ -240,7 +240,7 @@ class Choice:
         if not (self.settings.templates or self.settings.exclude_templates):
             return
         listed, chosen = _templates(imports), self.settings.templates or ()
-        former = {name: _slugs_of(name, state) for name in {*chosen, *(self.settings.exclude_templates or ())}}
+        former = {name: slugs_of(name, state) for name in {*chosen, *(self.settings.exclude_templates or ())}}
         nothing = bool(imports and chosen) and not any(name in listed or former[name] for name in chosen)
         if nothing and self.settings.status is None:
             raise ConfigError(f"No import has the template {chosen[0]!r}: {suggest_known(chosen[0], listed)}")
@@ -255,7 +255,7 @@ class Choice:
                 yield Misnamed(name, f"{key} names {name!r}, and no import has that template: {found}", lacks)
 
 
-def _slugs_of(name: str, state: WarehouseState) -> Set[str]:
+def slugs_of(name: str, state: WarehouseState) -> Set[str]:
     """Return the slugs of the templates that have or had this name, or whose table was named after it."""
     named = {slug for slug, names in state.template_names.items() if slug and name in (slug, *names)}
     tables = state.template_tables.items()

@@ -19,7 +19,7 @@ from connector.extract.listing import Listing
 from connector.ledger import INCOMPLETE_ROWS, Due, State
 from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, Template
-from connector.run.choice import Choice
+from connector.run.choice import Choice, slugs_of
 from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
 from connector.run.settling import SECOND, resolution
@@ -204,7 +204,7 @@ class Decision:
         chosen = set(self._settings.templates or ())
         if not chosen:
             return
-        named = {slug for slug, titles in self._state.current_names.items() if not chosen.isdisjoint(titles)} | chosen
+        named = chosen.union(*(slugs_of(name, self._state) for name in chosen))
         for import_ in sorted(wanted, key=lambda i: i.slug):
             slug = self._known_template(import_)
             if import_.template is None and slug in named:

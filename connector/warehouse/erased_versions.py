@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import MOVED, PAUSED, VALID_TO, R, V, Versioned, orphans, recorded_mark
+from connector.warehouse.history_tables import MOVED, PAUSED, VALID_TO, R, V, Versioned, recorded_mark
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, keys_of
 from connector.warehouse.waiting_versions import Waiting
@@ -165,7 +165,7 @@ def imports_to_wait(connection: Connection, dataset: Dataset, paused: Sequence[V
         *(sql for each in paused for sql in _imports_with_rows(connection, each, imports)),
         *(
             f"SELECT DISTINCT {imported} AS k FROM {connection.name(history)} WHERE {imported} IN ({imports})"
-            for history in orphans(dataset)
+            for history in sorted(dataset.orphans)
         ),
     ]
 

@@ -30,7 +30,7 @@ from connector.transform.naming import (
 from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
 from connector.warehouse.failures import may_pass
-from connector.warehouse.ownership import TYPED_PREFIX, Dataset
+from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
@@ -41,7 +41,6 @@ _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID, RULES_COLUMN)
 _EARLIER = re.compile(f"{EARLIER_VARIANT}[0-9]+")
 _UNRESTORED = f"{EARLIER_VARIANT}0"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
-_HISTORY = re.compile(f"({TYPED_PREFIX}.+)_history(?:_[0-9]+)?", re.DOTALL)
 _UNCHANGED = "importer_unchanged"  # a relation of keys
 # Before the mark of an import in the ledger: it has rows or open versions of a table that is not recorded now, or
 # versions of records that live in a table that is not recorded.
@@ -94,13 +93,6 @@ def histories(dataset: Dataset) -> dict[str, Versioned]:
     tables = [*([IMPORTS] if IMPORTS in dataset.ours else []), *sorted(dataset.typed)]
     found = {table: _versioned(dataset, table) for table in tables}
     return {table: each for table, each in found.items() if each.history in dataset.columns}
-
-
-def orphans(dataset: Dataset) -> list[str]:
-    """Return the history tables of typed tables that do not exist, because `typed` is false, or they were dropped."""
-    keys = {*keys_of(f"{TYPED_PREFIX}t"), *OWN}
-    named = {name: _HISTORY.fullmatch(name) for name, columns in dataset.columns.items() if keys <= columns.keys()}
-    return sorted(name for name, match in named.items() if match is not None and match[1] not in dataset.columns)
 
 
 def imports_with_versions(connection: Connection, histories: Mapping[str, Versioned]) -> dict[str, frozenset[str]]:

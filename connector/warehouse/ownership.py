@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ from connector.warehouse.tables import (
 )
 
 TYPED_PREFIX = "records_"
+_HISTORY = re.compile(f"({TYPED_PREFIX}.+)_history(?:_[0-9]+)?", re.DOTALL)
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
 _COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS, RECORDS: RECORDS_SCHEMA}.items()}
@@ -62,6 +64,7 @@ class Dataset:
     there is no schema; `added`: columns that others added to `imports` and tables of records, which are never handed to
     dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its template, '' for imports without
     one, by dlt's schema, else by the ledger and `sync_fields`;
+    `orphans`: history tables of typed tables of ours that do not exist, because `typed` is false or they were dropped;
     `format`: the format of the warehouse, 0 if it was written before formats had a number.
     """
 
@@ -72,6 +75,7 @@ class Dataset:
     current: Mapping[str, frozenset[str]] = field(default_factory=dict)
     added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
+    orphans: frozenset[str] = frozenset()
     format: int = 0
 
     @property
@@ -129,9 +133,11 @@ def inspect_dataset(connection: Connection) -> Dataset:
         raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
     named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
     histories = {table for table in shaped if set(VERSION_COLUMNS) <= set(columns[table])}
-    if not shaped - histories <= named:
+    bases = {t: found[1] for t in histories if (found := _HISTORY.fullmatch(t)) and found[1] not in columns}
+    if not shaped - histories <= named or bases:
         naming = [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]]
         named |= _named_in(connection, naming) - histories
+    orphans = frozenset(table for table, base in bases.items() if base in named)
     # a load that died may have created columns that no later version of the schema has
     unsure = {
         table
@@ -151,7 +157,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     beyond = {t: left for t in of_records if (left := set(columns[t]) - made[t] - _FIXED.get(t, SYSTEM_COLUMNS))}
     added = _not_fields(connection, beyond, made, columns[FIELDS] if FIELDS in ours else ())
     made.update({t: made[t] | beyond[t] - added.get(t, frozenset()) for t in beyond})
-    return Dataset(columns, ours, foreign, made, current, added, templates, stored.format)
+    return Dataset(columns, ours, foreign, made, current, added, templates, orphans, stored.format)
 
 
 def _templates_by_rows(

@@ -993,15 +993,17 @@ def test_an_import_that_is_left_out_keeps_the_template_that_only_the_table_of_im
     assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%salary%'") == [(0,)]
 
 
-def test_an_import_of_a_chosen_template_that_is_shown_without_it_is_missed(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("another", [True, False])
+def test_an_import_of_a_chosen_template_that_is_shown_without_it_is_missed(warehouse: Warehouse, another: bool) -> None:
     service, kept, *_ = make_service()
-    service.add_import("customers", [{"name": "Cyd"}])
+    if another:
+        service.add_import("customers", [{"name": "Cyd"}])
     [customers] = [each for each in service.templates() if each.name == "customers"]
     assert warehouse.run(service, templates=["customers"]).status == "succeeded"
     service.set_template(kept, None)
     service.append_rows(kept, [{"n": 99}])
-    for chosen in "customers", customers.slug:
-        ran = warehouse.run(service, templates=[chosen])
+    for chosen in "customers", "customers", customers.slug, "customers":
+        ran = warehouse.run(service, templates=[chosen, "payroll"])
         assert ran.status == "partial"
         assert f"It had template {customers.slug}, which templates selects" in ran.problems[0]
     service.set_template(kept, customers)

@@ -468,6 +468,19 @@ def test_versions_of_an_import_that_was_erased_while_its_table_was_away_end_once
 
 
 @pytest.mark.dialect
+@pytest.mark.parametrize("made", ["VIEW", "TABLE"])
+def test_a_table_or_view_of_the_user_is_no_history_table_of_ours_because_of_its_name(place: Place, made: str) -> None:
+    slug = place.service.add_import("T", [{"n": 1}])
+    place.run()
+    execute(place.warehouse, f"CREATE {made} records_all_history AS SELECT * FROM records_t_history")
+    place.edit(slug, {"n": 2})
+    place.run()
+    assert place.warehouse.tuples("SELECT count(*) FROM sync_imports WHERE history IS NULL") == [(0,)]
+    assert place.warehouse.tuples("SELECT count(*) FROM sync_imports WHERE history LIKE 'paused%'") == [(0,)]
+    execute(place.warehouse, f"DROP {made} records_all_history")
+
+
+@pytest.mark.dialect
 def test_a_history_table_that_a_hand_emptied_is_begun_anew_by_the_next_run_that_sees_a_change(place: Place) -> None:
     place.service.add_import("T", [{"n": 1}, {"n": 2}])
     slug = place.service.add_import("T", [{"n": 3}])
