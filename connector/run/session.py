@@ -264,7 +264,9 @@ class RunSession:
         self._begin_loading()
         self._note_decisions()
         discovered = self.reader.discovered()
-        if self.state.tables_to_create and VERSIONS in self.state.tables:
+        absent = self.state.templates_without_table if self._settings.typed else ()
+        to_fill = absent and any((each.import_.template_slug or "") in absent for each in discovered.plan.read)
+        if (self.state.tables_to_create or to_fill) and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:
                 forget_schemas(connection, SOURCE)  # dlt creates only the tables for which a package has rows
         package = Package(

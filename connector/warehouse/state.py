@@ -104,10 +104,14 @@ class WarehouseState:
     @property
     def tables_to_create(self) -> frozenset[str]:
         """Return the tables that dlt has to create or complete, although it may assume that they are complete."""
-        if not self.tables:
-            return frozenset()
-        wanted = {*SYSTEM_SCHEMAS, LOADS, *self.schemas, *self.missing_tables}
-        return frozenset(wanted - self.tables | self.dropped.keys())
+        wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
+        return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
+
+    @property
+    def templates_without_table(self) -> frozenset[str]:
+        """Return the templates whose typed table does not exist any more, though dlt may assume so; '' is for none."""
+        absent = (self.template_tables.get(table) for table in self.schemas.keys() - self.tables)
+        return frozenset(slug for slug in absent if slug is not None)
 
     @property
     def known(self) -> set[str]:
