@@ -397,17 +397,20 @@ class Lister(Generic[T]):
         quiet, misses, paged, halve, refused, repeated = 0, 0.0, False, 0, None, 0
         youngest: datetime | None = None
         before: int | None = None
-        longest, overlap = 0, False
+        clamp, overlap = 0, False  # the length of pages that may be clamped
         previous: _Swept | None = None
         ends: set[int | None] = set()
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
-            # longer pages may all be clamped to the same length, so that the gap hides the same rows in each sweep
-            at_most = min(self._size, longest) if self._has_gap and longest else self._size
-            size = halve or max(2, (at_most - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
+            shortened_by = SHORTENED_BY[sweep % len(SHORTENED_BY)]
+            at_most = self._size
+            if self._has_gap and clamp:  # longer pages would all be as long, so that the gap hid the same rows
+                at_most = min(self._size, clamp)
+                shortened_by = shortened_by * at_most // MAX_PER_PAGE
+            size = halve or max(2, (at_most - shortened_by) // divisor)
             swept = await self._plain_sweep(size)
-            longest, overlap = max(longest, swept.longest), overlap or swept.overlaps
+            clamp, overlap = max(clamp, swept.longest if swept.uneven else 0), overlap or swept.overlaps
             if self._stop():
                 return "the listing was stopped"
             if swept.uneven and size <= self._size < self._unclamped:

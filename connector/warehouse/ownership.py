@@ -284,8 +284,7 @@ class _Stored:
     """Tables of ours in dlt's stored schema: their columns and templates, and the format of the warehouse.
 
     A pipeline of the same name stores the tables of others in that schema, too, which may have names and columns like
-    ours, such as a copy. Ours have the hint of a template, but for those that an earlier version made, which the ledger
-    and `sync_fields` name.
+    ours, such as a copy. Ours have the hint of a template, unless an earlier version stored the schema.
     """
 
     columns: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -322,9 +321,9 @@ class _Stored:
     def _add(self, contents: Iterable[str], only: Collection[str] | None = None) -> None:
         for content in contents:
             tables = _decoded(content).get("tables", {})
-            is_old = FORMAT_HINT not in tables.get(LEDGER, {FORMAT_HINT: FORMAT})
+            hinted = {name for name, table in tables.items() if isinstance(table.get(TEMPLATE_HINT), str)}
             for name, table in tables.items():
-                is_ours = is_old or name in _SYSTEM or isinstance(table.get(TEMPLATE_HINT), str)
+                is_ours = not hinted or name in hinted or name in _SYSTEM
                 if is_ours and (only is None or name in only):
                     made = table.get("columns", {}).items()
                     self.columns[name] |= {column for column, hints in made if hints.get("data_type")}
