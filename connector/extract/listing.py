@@ -71,6 +71,7 @@ FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, while no row is known that could
 DIVISORS = (1, 2, 5)  # of the size, if pages are empty that should not be; see above
 MAX_PAGES_WITHOUT_NEW_ROWS = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
+FIRST_PAGE_ROUNDS = 4  # that show whether the order of a listing whose page 0 cannot be read differs between requests
 MAX_SWEEPS = 40
 # Sweeps that add nothing, if pages were inconsistent and all sweeps have the same: a row may be missed twice by chance.
 UNEVEN_QUIET = 6
@@ -292,14 +293,17 @@ class Lister(Generic[T]):
         """Return whether no row can be on page 0 alone, which cannot be read, as far as pages 1 show.
 
         They begin with the same rows if page 1 is the first, and not if the pages are counted from 0. If the order
-        changes at every request, no row is always on the same page. If the service ignores `per_page`, pages 1 do not
+        differs between requests, no row is always on the same page. If the service ignores `per_page`, pages 1 do not
         tell, so that page 1 is assumed to be the first, as the interface says.
         """
+        sizes = (1, 2, 3)
         try:
-            one, two, three, again = [await self._numbered(1, size) for size in (1, 2, 3, 1)]
+            rounds = [[await self._numbered(1, size) for size in sizes] for _ in range(FIRST_PAGE_ROUNDS)]
         except ConnectorError:
             return False
-        return bool(one) and (one != again or one == three or (one == two[:1] and two == three[:2]))
+        (one, two, three), *others = rounds
+        moves = any(pages != rounds[0] for pages in others)
+        return bool(one) and (moves or one == three or (one == two[:1] and two == three[:2]))
 
     async def _numbered(self, page: int, per_page: int | None = None) -> list[str]:
         """Return the rows of a page by its number; none if it may be the refused page behind the first, page 0."""
