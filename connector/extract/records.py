@@ -170,7 +170,9 @@ class _Gathered:
     quiet: int = 0  # sweeps in a row that added nothing
     misses: float = 0.0  # the largest share of the known rows that a sweep did not show
     uneven: bool = False  # whether a sweep was not consistent
-    lengths: set[int] = field(default_factory=set)  # of the longest pages of sweeps that passed an empty page
+    lengths: set[int] = field(default_factory=set)  # of the longest page of each sweep
+    clamp: int | None = None  # that of the sweeps in which rows followed an empty page: pages may be cut to that length
+    gapless: bool = False  # whether there was a sweep without such a page
     gap_error: ConnectorError | None = None  # of a refused page that must have known rows, since the last new row
     metadata: bytes | None = None  # of the first page of the latest sweep
 
@@ -192,7 +194,10 @@ class _Gathered:
         before, self.latest = self.latest, sweep
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
         self.gap_error = self.gap_error if self.quiet else None
-        self.lengths |= {sweep.longest} if sweep.gap else set()
+        self.lengths.add(sweep.longest)
+        if sweep.gap:
+            self.clamp = max(self.clamp or 0, sweep.longest)
+        self.gapless = self.gapless or not sweep.gap
         if sweep.refusal is not None and sweep.before_refusal < len(self):
             self.gap_error = sweep.refusal
         distinct = len(self.records) + len(self.rejects)
@@ -201,17 +206,9 @@ class _Gathered:
         return before is not None and before.consistent and sweep.consistent and before.shown == sweep.shown
 
     @property
-    def size(self) -> int | None:
-        """Return the length to which the service may have cut pages, if one was empty though rows follow.
-
-        Otherwise an empty page may hide the same rows in each sweep.
-        """
-        return max(self.lengths, default=None)
-
-    @property
     def hides_rows(self) -> bool:
         """Return whether an empty page may have hidden the same rows in all sweeps, since their pages were as long."""
-        return len(self.lengths) == 1
+        return not self.gapless and len(self.lengths) == 1
 
     @property
     def sweeps_agree(self) -> bool:
@@ -330,8 +327,8 @@ async def _read(
                 "report this to the operator of the service."
             )
         asked = size - SHORTENED_BY[(sweeps - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
-        if gathered.size is not None:  # rows that an empty page hides in one sweep are on another page in the next
-            asked = max(min(size, gathered.size) // DIVISORS[(sweeps - 1) % len(DIVISORS)], 1)
+        if gathered.clamp is not None:  # rows that an empty page hides in one sweep are on another page in the next
+            asked = max(min(size, gathered.clamp) // DIVISORS[(sweeps - 1) % len(DIVISORS)], 1)
         # later sweeps are independent of each other only if replicas that answer in turn do not show the same pages
         sweep = _Sweep(asked, convention, None if sweeps == 1 else Random(sweeps))
         await _read_pages(client, current, gathered, sweep)
