@@ -803,6 +803,19 @@ def test_a_record_to_which_new_rules_cannot_be_applied_does_not_keep_the_others_
     assert "example" not in str(warehouse.query("SELECT * FROM sync_rejects"))
 
 
+def test_a_status_that_an_earlier_version_stored_as_it_was_written_is_the_same(warehouse: Warehouse) -> None:
+    service = Service(seed=7)
+    gone = service.add_import("customers", [{"n": 1}])
+    service.add_import("customers", [{"n": 2}])
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        for table in "imports", "sync_imports":
+            connection.execute(f"UPDATE importer_data.{table} SET status = 'Completed'")
+    service.delete_import(gone)
+    ran = warehouse.run(service, RunScope(allow_mass_delete=True), status="completed")
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 1)
+
+
 def test_a_status_by_which_the_service_finds_nothing_is_looked_for_in_all_imports(warehouse: Warehouse) -> None:
     service = Service(seed=7, switches=Switches(status_filter="matches_nothing"))
     there = service.add_import("customers", [{"n": n} for n in range(3)])
