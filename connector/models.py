@@ -12,6 +12,8 @@ import msgspec
 from msgspec import structs
 from pydantic import BaseModel, ConfigDict, SecretStr
 
+from connector.text import composed
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -26,8 +28,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def names(self) -> frozenset[str]:
-        """Return all by which the settings may name the template: its slug and its names."""
-        return self.also | {self.slug, self.name}
+        """Return all by which the settings may name the template: its slug and its names, in any Unicode form."""
+        names = self.also | {self.slug, self.name}
+        return names.union(map(composed, names))
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):

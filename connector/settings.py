@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,8 +31,11 @@ from connector.ledger import STATUSES
 from connector.models import Import
 from connector.nearest import suggest_known
 from connector.scope import Part
+from connector.text import composed
 from connector.transform.privacy import Privacy
 from connector.window import Window as Window
+
+TemplateName = Annotated[str, AfterValidator(composed)]
 
 
 class Selection(BaseModel):
@@ -44,7 +48,7 @@ class Selection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     slugs: frozenset[str] = frozenset()
-    template: str | None = None
+    template: TemplateName | None = None
     part: Part | None = None
 
     def contains(self, import_: Import) -> bool:
@@ -123,14 +127,14 @@ class Settings(BaseModel):
     raw: bool = True
     typed: bool = True
     status: str | None = None
-    templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = None
-    exclude_templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = None
+    templates: Annotated[tuple[TemplateName, ...] | None, BeforeValidator(_one_or_more)] = None
+    exclude_templates: Annotated[tuple[TemplateName, ...] | None, BeforeValidator(_one_or_more)] = None
     max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
     views: bool = True
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
-    history: Annotated[bool | tuple[str, ...], BeforeValidator(_switch_or_some)] = False
+    history: Annotated[bool | tuple[TemplateName, ...], BeforeValidator(_switch_or_some)] = False
     allow_plain_http: bool = False
     allow_experimental: bool = False
     group_readable: bool = False
@@ -235,7 +239,7 @@ class Settings(BaseModel):
             return False
         if isinstance(self.history, bool):
             return self.history
-        return not {template_slug, *template_names}.isdisjoint(self.history)
+        return not {template_slug, *template_names, *map(composed, template_names)}.isdisjoint(self.history)
 
     @model_validator(mode="after")
     def _rules_can_be_read(self) -> Settings:

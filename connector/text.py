@@ -19,6 +19,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 _JINJA = re.compile(r"\{(?=[{%#])")
 
 
+def composed(text: str) -> str:
+    """Return the text in its composed Unicode form (NFC): the names of files may come decomposed."""
+    return unicodedata.normalize("NFC", text)
+
+
 def visible(text: str, keep: str = "\t") -> str:
     """Return one line in which each control character is shown by its number, except those in `keep`."""
     return "".join(f"⟨U+{ord(sign):04X}⟩" if _acts(sign, keep) else sign for sign in text) if _may_act(text) else text

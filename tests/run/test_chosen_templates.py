@@ -174,6 +174,24 @@ def test_rows_that_a_crashed_run_left_elsewhere_are_not_forgotten(warehouse: War
     assert differences(warehouse, service) == []
 
 
+@pytest.mark.parametrize("key", ["templates", "exclude_templates"])
+@pytest.mark.parametrize(("shown", "written"), [("Lo\u0301n", "L\u00f3n"), ("L\u00f3n", "Lo\u0301n")])
+def test_a_name_is_the_same_in_any_unicode_form(key: str, shown: str, written: str, warehouse: Warehouse) -> None:
+    service, kept, left, loose = make_service()
+    [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == left}
+    service.rename_template(slug, shown)
+    settings: dict[str, Any] = {key: [written], "history": [written]}
+    made = Settings.load(base_url="http://localhost", access_token="t", **settings)
+    assert made.keeps_history_of(slug, {shown})
+    assert warehouse.run(service, **settings).status == "succeeded"
+    read = {left} if key == "templates" else {kept, loose}
+    assert {s for s, state in states(warehouse).items() if state == "synced"} == read
+    selection = Selection(template=written)
+    scope = RunScope(mode="backfill", selection=selection, force=True)
+    assert warehouse.run(service, scope=scope).records_loaded == 3
+    assert warehouse.query(f"SELECT count(*) FROM records WHERE import_slug = '{left}'") == [(3,)]
+
+
 def test_names_that_no_import_has(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
     service, *_ = make_service()
     wrong = warehouse.run(service, templates=["costumers"])
