@@ -40,16 +40,10 @@ from connector.errors import (
     TransientError,
     means_no_such_page,
 )
+from connector.extract.agreement import DIVISORS, SHORTENED_BY, UNEVEN_QUIET, quiet_sweeps_needed
+from connector.extract.concurrency import run_concurrently, run_in_order
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import (
-    DIVISORS,
-    MAX_PER_PAGE,
-    SHORTENED_BY,
-    UNEVEN_QUIET,
-    quiet_sweeps_needed,
-    run_concurrently,
-    run_in_order,
-)
+from connector.extract.page_sizes import MAX_PER_PAGE
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import EPOCH, Import, RecordPage, Reject

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import NotFoundError
-from connector.extract.listing import MAX_PER_PAGE
+from connector.extract.page_sizes import MAX_PER_PAGE
 from connector.ledger import COMPLETED
 from connector.models import Import
 from connector.run.decision import Discovered

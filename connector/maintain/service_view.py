@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.extract.concurrency import run_concurrently
 from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.imports import ImportLister
-from connector.extract.listing import Listing, run_concurrently
+from connector.extract.listing import Listing
 from connector.extract.records import ImportRead, read_import, request_import
 from connector.models import Import, Reject
 from connector.run.pipeline import READ_AHEAD_ROWS

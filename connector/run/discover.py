@@ -16,9 +16,10 @@ from typing import Any
 from msgspec import structs
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.extract.concurrency import run_concurrently
 from connector.extract.convention import FROM_ONE
 from connector.extract.imports import ImportLister
-from connector.extract.listing import Listing, run_concurrently
+from connector.extract.listing import Listing
 from connector.extract.records import is_same_time, request_import
 from connector.models import Import, Reject
 from connector.run.choice import Choice, missing_import_message

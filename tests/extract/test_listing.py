@@ -27,7 +27,9 @@ from connector.errors import (
     TooLargeError,
     TransientError,
 )
-from connector.extract.listing import MAX_SWEEPS, WINDOW, Lister, Listing, quiet_sweeps_needed, run_concurrently
+from connector.extract.agreement import MAX_SWEEPS, quiet_sweeps_needed
+from connector.extract.concurrency import run_concurrently
+from connector.extract.listing import WINDOW, Lister, Listing
 from connector.extract.overlap import Positions, Segment, overlapping_segments, second_page_at
 from tests.simulation.virtual_time import VirtualLoop
 

@@ -17,8 +17,9 @@ from msgspec import structs
 
 from connector.extract import listing, records
 from connector.extract.convention import PageConvention
-from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
+from connector.extract.listing import Lister, Listing
 from connector.extract.overlap import Positions, Segment
+from connector.extract.page_sizes import MAX_PER_PAGE
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
 from connector.load import package, table_rows
@@ -257,7 +258,7 @@ def take_an_empty_page_of_imports_as_the_end() -> AbstractContextManager[Any]:
 @mutation(first=54)
 def skip_the_sweeps_after_movement() -> AbstractContextManager[Any]:
     async def satisfied(self: Lister[Any]) -> None:
-        await self._plain_sweep(self._size)
+        await self._plain_sweep(self._sizes.size)
 
     return mock.patch.object(Lister, "_agree", satisfied)
 

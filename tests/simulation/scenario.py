@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
-from connector.extract.listing import MAX_PER_PAGE
+from connector.extract.page_sizes import MAX_PER_PAGE
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 from connector.transform.width import Width
