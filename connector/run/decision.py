@@ -21,7 +21,8 @@ from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, Template
 from connector.run.choice import Choice, slugs_of
 from connector.run.crash_suspects import KilledTwice
-from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
+from connector.run.delete_limit import DeleteLimit, check_delete_limit
+from connector.run.plan import Plan, Rules, make_plan
 from connector.run.settling import SECOND, resolution
 from connector.runs import Noted, Tally
 from connector.settings import Settings
@@ -151,14 +152,15 @@ class Decision:
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, noted=self._state.noted)
-        deleted, base, base_after = self._within_delete_limit(found, gone)
+        limit = self._delete_limit(found, gone)
+        deleted = gone if limit.allows else ()
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
         # until a run has a name to ask for, what the ledger tells of names that are not noted stays to be asked
         unasked = self._state.noted.left_out_by_name is None and self._settings.exclude_templates is None
         unasked = unasked and any(known.state is State.excluded for known in self._state.ledger.values())
         names = None if unasked else left_out_by_name
-        noted, noted_after = Noted(base, names), Noted(base_after, names)
+        noted, noted_after = Noted(limit.base, names), Noted(limit.base_after, names)
         ledger = self._state.ledger
         left_status = tuple(s for s in found.left_status if s in ledger and ledger[s].due is None)
         whole = listing.complete and not (found.unlisted or self._choice.is_bounded)
@@ -365,39 +367,23 @@ class Decision:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _within_delete_limit(
-        self, found: Found, gone: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], int | None, int | None]:
-        """Return the imports to delete, and the number of imports of which later runs take the share: now, and then.
-
-        The number is None if the service has as many of the known imports as it must have, whichever run it is. One
-        that an earlier run noted stays until the imports are deleted.
-
-        Invariant: until then, what runs load does not make the share of what is missing smaller. Otherwise what was
-        loaded from a wrong service would be enough for the next run to delete everything else.
-        """
-        limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
-        again = self._state.half_deleted
-        live, fresh = len(self._state.known - again), len(set(gone) - again)
-        base = live if before is None else min(live, before)
-        noted = base if too_many_vanished(found.unseen, base, limit) else None
-        if self._choice.selects:  # it deletes nothing
-            return (), noted, noted
-        allowed = self._scope.allow_mass_delete or limit == 1
-        if allowed or not too_many_vanished(fresh, base, limit):
-            after = None if allowed or noted is None else max(base - fresh, 0) or None
-            return gone, base if noted or (before and gone) else None, after
-        share = f"{fresh} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
-        if before is not None:
-            share = (
-                f"{fresh} imports vanished, more than mass_delete_limit = {limit:g} allows of the {base} that were "
-                "known when a run first did not see some of them"
-            )
-        self._tally.shortfall = True
-        self._tally.problems.append(
-            f"{share}; nothing was deleted. If that is right, run once with --allow-mass-delete."
+    def _delete_limit(self, found: Found, gone: Collection[str]) -> DeleteLimit:
+        interrupted = self._state.half_deleted
+        fresh = set(gone) - interrupted
+        limit = check_delete_limit(
+            self._settings.mass_delete_limit,
+            known=len(self._state.known - interrupted),
+            gone=len(fresh),
+            unseen=found.unseen,
+            interrupted=len(set(gone) - fresh),
+            noted=self._state.noted.delete_limit_base,
+            deletes=not self._choice.selects,
+            waived=self._scope.allow_mass_delete,
         )
-        return (), noted, noted
+        if limit.problem is not None:
+            self._tally.shortfall = True
+            self._tally.problems.append(limit.problem)
+        return limit
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from connector.errors import ContractError
@@ -148,9 +147,3 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconcile
     ):
         return 0
     return max(known.records_loaded - found, 0)
-
-
-def too_many_vanished(vanished: int, known: int, limit: float) -> bool:
-    """Return whether deleting `vanished` of `known` imports would exceed `mass_delete_limit`."""
-    # as a decimal, as it was written: with floats, 0.29 * 100 is less than 29
-    return vanished > 0 and vanished > Fraction(str(limit)) * known

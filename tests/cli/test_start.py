@@ -44,7 +44,7 @@ def loaded(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "most"),
-    [(("status", "--json"), 960), (("query", "SELECT 1", "--json"), 960), (("preview",), 1170)],
+    [(("status", "--json"), 960), (("query", "SELECT 1", "--json"), 960), (("preview",), 1180)],
     ids=lambda case: case[0] if isinstance(case, tuple) else "",
 )
 def test_a_command_that_only_asks_loads_no_more_than_it_uses(arguments: tuple[str, ...], most: int) -> None:

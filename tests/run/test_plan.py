@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from connector.ledger import COMPLETED, LedgerRow, State
-from connector.run.plan import Plan, Planned, Reason, Rules, make_plan, too_many_vanished
+from connector.run.plan import Plan, Planned, Reason, Rules, make_plan
 from tests.support.ledger import THEN, Shown, known
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -136,23 +136,3 @@ def test_only_what_a_completed_load_holds_at_this_fingerprint_is_left_alone(
     up_to_date = {known(s).slug for s in shown if s.status == COMPLETED and known(s) in ledger}
     assert {p.import_.slug for p in found.read} == {s.slug for s in shown} - up_to_date
     assert found.unchanged == len(up_to_date)
-
-
-@pytest.mark.parametrize(
-    ("vanished", "live", "limit", "refused"),
-    [
-        (0, 0, 0.0, False),
-        (0, 10, 0.0, False),
-        (1, 10, 0.0, True),
-        (5, 10, 0.5, False),
-        (6, 10, 0.5, True),
-        (1, 1, 0.5, True),
-        (1, 2, 0.5, False),
-        (10, 10, 1.0, False),
-        (3, 10, 0.3, False),
-        (29, 100, 0.29, False),
-        (7, 100, 0.07, False),
-    ],
-)
-def test_the_share_that_may_vanish(vanished: int, live: int, limit: float, refused: bool) -> None:
-    assert too_many_vanished(vanished, live, limit) is refused

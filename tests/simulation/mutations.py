@@ -26,7 +26,7 @@ from connector.load import package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import choice, decision, discover, opening, plan, reader, session, sync, versions
+from connector.run import choice, decision, delete_limit, discover, opening, plan, reader, session, sync, versions
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.sandbox import Switches
@@ -410,7 +410,7 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
 
 @mutation(first=17)
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
-    return mock.patch.object(decision, "too_many_vanished", return_value=False)
+    return mock.patch.object(delete_limit, "too_many_vanished", return_value=False)
 
 
 # -- the columns of typed tables -----------------------------------------------------------------------------------
