@@ -150,6 +150,7 @@ def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) ->
         connection.execute(f"DELETE FROM importer_data.records WHERE import_slug = '{left}'")
     run = warehouse.run(service, exclude_templates=["payroll"])
     assert (run.status, run.records_loaded) == ("succeeded", 0)
+    assert differences(warehouse, service, exclude_templates=["payroll"]) == []
     assert warehouse.run(service).records_loaded == 3
     assert differences(warehouse, service) == []
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
