@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,6 +46,7 @@ from connector.warehouse.tables import (
 
 TYPED_PREFIX = "records_"
 _HISTORY = re.compile(f"({TYPED_PREFIX}.+)_history(?:_[0-9]+)?", re.DOTALL)
+_ANY_HISTORY = re.compile("(.+)_history(?:_[0-9]+)?", re.DOTALL)
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
 _COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS, RECORDS: RECORDS_SCHEMA}.items()}
@@ -122,7 +123,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     """Return the contents of the dataset, from the catalog, the small tables and dlt's stored schema.
 
     No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows, and
-    ConfigError for one in which two different keys can be equal.
+    ConfigError for one in which two different keys can be equal, or one of our tables belongs to another role.
     """
     connection.adapter.check(connection.client)
     catalog = connection.catalog()
@@ -137,6 +138,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     if not shaped - histories <= named or bases:
         naming = [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]]
         named |= _named_in(connection, naming) - histories
+    _check_rights(connection, catalog.hidden, named, [t for t in (LEDGER, FIELDS) if t in shaped])
     orphans = frozenset(table for table, base in bases.items() if base in named)
     # a load that died may have created columns that no later version of the schema has
     unsure = {
@@ -158,6 +160,31 @@ def inspect_dataset(connection: Connection) -> Dataset:
     added = _not_fields(connection, beyond, made, columns[FIELDS] if FIELDS in ours else ())
     made.update({t: made[t] | beyond[t] - added.get(t, frozenset()) for t in beyond})
     return Dataset(columns, ours, foreign, made, current, added, templates, orphans, stored.format)
+
+
+def _check_rights(connection: Connection, hidden: Collection[str], named: Set[str], naming: Sequence[str]) -> None:
+    """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, and another would be made.
+
+    `named` are the names of our tables as far as they are known, `naming` tables that may have more.
+    """
+    if not hidden:
+        return
+    named = named | _named_in(connection, naming)
+    for table in sorted(hidden):
+        found = _ANY_HISTORY.fullmatch(table)
+        base = table if found is None or table in named else found[1]
+        identity = {*VERSION_COLUMNS} if base != table else {*_identity(table)}
+        if base in named and identity <= connection.declared(table).keys():
+            raise ConfigError(_not_permitted(connection, table))
+
+
+def _not_permitted(connection: Connection, table: str) -> str:
+    name = connection.name(table)
+    return (
+        f"The role that connects has no rights on {name}, which a run as another role created. Make it the owner "
+        f"(ALTER TABLE {name} OWNER TO …), also of all else that such a run created; then run again. Nothing was "
+        "changed."
+    )
 
 
 def _templates_by_rows(
@@ -224,6 +251,8 @@ def prepare_staging(
     with connection.client.with_staging_dataset():
         found = connection.catalog()
         name = connection.client.dataset_name
+        if VERSIONS in found.hidden:  # dlt stages there, as another role
+            raise ConfigError(_not_permitted(connection, VERSIONS))
     if LOADS in found.tables or (whole and found.tables and VERSIONS not in found.tables):
         raise ConfigError(_not_staged_there(name, min(found.tables), "Rename that schema"))
     others = found.taken - {VERSIONS} - _staged_in(found)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
 import pytest
 
 from connector.sandbox import Service, serve
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Ended
 from tests.docs.pages import blocks
 
 LOADER, READER, PERSON = "tested_loader", "tested_reader", "tested_person"
 TOKEN = "tok-3cr3t-3cr3t-3cr3t"
+GIVE = f"""
+DO $$ DECLARE of_schema text; name text; BEGIN
+    FOR of_schema, name IN SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'importer_data%' LOOP
+        EXECUTE format('ALTER TABLE %I.%I OWNER TO {LOADER}', of_schema, name);
+    END LOOP;
+END $$"""
 
 
 @pytest.fixture
@@ -38,8 +45,20 @@ def address(postgres_uri: str) -> Iterator[str]:
         cursor.execute(f"DROP ROLE {PERSON}, {READER}, {LOADER}")
 
 
-@pytest.mark.thorough
-def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class RunAs:
+    service: Service
+    command: Command
+    address: str
+
+    def __call__(self, role: str, *arguments: str, **environment: str) -> Ended:
+        user = "postgres:x" if role == "postgres" else f"{role}:secret"
+        return self.command("--to", self.address.replace("%s:secret", user), *arguments, script=None, **environment)
+
+
+@pytest.fixture
+def run_as(address: str, tmp_path: Path) -> Iterator[RunAs]:
+    """A function that carries out a command as a role, with settings, on a warehouse of the service that it has."""
     service = Service(seed=1, token=TOKEN)
     service.add_generated("customers", imports=3, rows=40)
     with serve(service) as url:
@@ -47,25 +66,47 @@ def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_pat
             **os.environ,
             "SOURCES__IMPORTER__BASE_URL": url,
             "SOURCES__IMPORTER__ACCESS_TOKEN": TOKEN,
-            "SOURCES__IMPORTER__HISTORY": "true",
             "DLT_DATA_DIR": str(tmp_path / "dlt"),
         }
-        command = Command(tmp_path, environment)
+        yield RunAs(service, Command(tmp_path, environment), address)
 
-        def done(*arguments: str) -> None:
-            ended = command("--to", address.replace("%s", LOADER), *arguments)
-            assert ended.code == 0, (arguments, ended.err)
-            assert "superuser" not in ended.out + ended.err
 
-        assert "is a PostgreSQL superuser" in command("--to", address.replace("%s:secret", "postgres:x"), "check").out
-        for words in ("check", "run", "sql apply", "status", "doctor --repair", "verify --deep", "report", "templates"):
-            done(*words.split())
-        service.edit_randomly(20, seed=1)
-        service.add_generated("orders", imports=2, rows=10)
-        for words in ("run", "backfill --full", "rebuild", "compact", "sql apply"):
-            done(*words.split())
-        done("changes", "--since", "2020-01-01")
-        done("query", "SELECT count(*) FROM v_imports")
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("what", "loaded"), [("a template", LOADER), ("versions", LOADER), ("everything", "postgres")], ids=lambda x: x
+)
+def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: RunAs, what: str, loaded: str) -> None:
+    """They would keep what the service changed or erased, while the rows went into other tables."""
+    assert run_as(loaded, "run").code == 0
+    run_as.service.add_generated("orders", imports=2, rows=10)
+    history = {"SOURCES__IMPORTER__HISTORY": "true"} if what == "versions" else {}
+    assert run_as("postgres", "run", **history).code == 0
+    for words in ("run", "verify --deep", "doctor", "sql check", "report", "rebuild", "status"):
+        ended = run_as(LOADER, *words.split(), **history)
+        assert (ended.code, "no rights on" in ended.err) == (2, True), (words, ended.out, ended.err)
+    admin = run_as.address.replace("%s:secret", "postgres:x")
+    with closing(psycopg2.connect(admin)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(GIVE)
+    for words in ("run", "verify --deep", "doctor"):
+        assert run_as(LOADER, *words.split(), **history).code == 0, words
+
+
+@pytest.mark.thorough
+def test_the_loader_can_do_everything_and_readers_can_read(run_as: RunAs, address: str) -> None:
+    def done(*arguments: str) -> None:
+        ended = run_as(LOADER, *arguments, SOURCES__IMPORTER__HISTORY="true")
+        assert ended.code == 0, (arguments, ended.err)
+        assert "superuser" not in ended.out + ended.err
+
+    assert "is a PostgreSQL superuser" in run_as("postgres", "check").out
+    for words in ("check", "run", "sql apply", "status", "doctor --repair", "verify --deep", "report", "templates"):
+        done(*words.split())
+    run_as.service.edit_randomly(20, seed=1)
+    run_as.service.add_generated("orders", imports=2, rows=10)
+    for words in ("run", "backfill --full", "rebuild", "compact", "sql apply"):
+        done(*words.split())
+    done("changes", "--since", "2020-01-01")
+    done("query", "SELECT count(*) FROM v_imports")
 
     with closing(psycopg2.connect(address.replace("%s", PERSON))) as connection, connection.cursor() as cursor:
         connection.autocommit = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ _STORED_TYPES = {
     "timestamp with time zone": "timestamp",
 }
 MICROSECONDS = 6  # digits of a second
+ANY_TABLE = "TABLE"  # the kind of a table in a list that also has those on which the role has no right
 _SELECTS = 100  # in one statement; SQLite takes at most 500
 _MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
 
@@ -76,14 +77,16 @@ class Catalog:
 
     `columns`: table or view → column → type, as `connector.transform.schema.parse_type` reads it if it can; `required`:
     table → columns that cannot be null; `tables`: the names of tables, without views; `taken`: all names that no new
-    table may have. Columns are in lower case: DuckDB, and dlt on any destination, treat names that differ only in case
-    as the same. If PostgreSQL has both, the one in lower case counts, because our names are in lower case.
+    table may have; `hidden`: tables on which the role has no right. Columns are in lower case: DuckDB, and dlt on any
+    destination, treat names that differ only in case as the same. If PostgreSQL has both, the one in lower case counts,
+    because our names are in lower case.
     """
 
     columns: dict[str, dict[str, str]]
     required: dict[str, set[str]]
     tables: set[str]
     taken: set[str]
+    hidden: set[str] = field(default_factory=set)
 
 
 class Adapter:
@@ -128,18 +131,22 @@ class Adapter:
         sql = " UNION ALL ".join(selects)
         rows = self.fetch(client, sql, [client.dataset_name] * sql.count("%s"))
         found = Catalog({}, {}, set(), set())
+        there: set[str] = set()
         for row in sorted(rows, key=lambda row: row["column_name"] != lower(row["column_name"] or "")):
             table = row["table_name"]
             if row["column_name"] is None:
                 found.taken.add(table)
                 if row["kind"] == "BASE TABLE":
                     found.tables.add(table)
+                elif row["kind"] == ANY_TABLE:
+                    there.add(table)
                 continue
             name = lower(row["column_name"])
             kind = self.type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
             found.columns.setdefault(table, {}).setdefault(name, kind)
             if row["is_nullable"] in ("NO", False, 0):
                 found.required.setdefault(table, set()).add(name)
+        found.hidden.update(there - found.tables)
         return found
 
     def _columns_sql(self, client: Client) -> str:  # noqa: ARG002

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from connector.warehouse.adapters.base import MICROSECONDS, Adapter, Client, Traits, lower
+from connector.warehouse.adapters.base import ANY_TABLE, MICROSECONDS, Adapter, Client, Traits, lower
 from connector.warehouse.adapters.dialect import PostgresSql, Sql
 
 log = logging.getLogger("connector.warehouse")
@@ -58,7 +58,8 @@ class Postgres(Adapter):
     def _names_sql(self, client: Client) -> str:
         """Return the SELECT of the names, also of those of indexes and of objects that are not visible."""
         objects = "pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
-        return f"{super()._names_sql(client)} UNION ALL {self._select_names('c.relname', 'NULL', objects)}"
+        kind = f"CASE WHEN c.relkind IN ('r', 'p') THEN '{ANY_TABLE}' END"
+        return f"{super()._names_sql(client)} UNION ALL {self._select_names('c.relname', kind, objects)}"
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         if declared in ("json", "jsonb"):  # JSON is stored as the text that was received, which these do not keep
