@@ -165,9 +165,10 @@ def inspect_dataset(connection: Connection) -> Dataset:
 def _check_rights(connection: Connection, hidden: Collection[str], named: Set[str], naming: Sequence[str]) -> None:
     """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, and another would be made.
 
-    `named` are the names of our tables as far as they are known, `naming` tables that may have more.
+    `named` are the names of our tables as far as they are known, `naming` tables that may have more. Tables may be
+    hidden from a reader, who may not write to the ledger, on purpose.
     """
-    if not hidden:
+    if not hidden or (LEDGER in naming and not connection.may_write(LEDGER)):
         return
     named = named | _named_in(connection, naming)
     for table in sorted(hidden):

@@ -36,6 +36,10 @@ class Postgres(Adapter):
     sql: ClassVar[Sql] = PostgresSql()
     _precision: ClassVar[str] = "COALESCE(numeric_precision, datetime_precision)"
 
+    def may_write(self, client: Client, table: str) -> bool:
+        sql = "SELECT has_table_privilege(%s, 'INSERT') AS may"
+        return bool(self.fetch(client, sql, [client.make_qualified_table_name(table)])[0]["may"])
+
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = (
             "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind FROM pg_catalog.pg_attribute a "
