@@ -76,11 +76,12 @@ class TooLargeError(ContractError):
 def means_no_such_page(error: ConnectorError, page: int) -> bool:
     """Return whether `error` may mean that the service has no page `page`, counted from 1.
 
-    That is any 4xx, except for those about the token (401, 403) or about timing (408, 425, 429). Page 1 always exists.
-    A caller that treats such a page as empty still has to prove that it is behind the last row, because the service may
-    have refused it for another reason.
+    That is any 4xx, except for those about the token (401, 403), timing (408, 425, 429) or length (413). Page 1 always
+    exists. A caller that treats such a page as empty still has to prove that it is behind the last row, because the
+    service may have refused it for another reason.
     """
-    final = isinstance(error, NotFoundError) or (isinstance(error, ContractError) and (error.status or 0) // 100 == 4)
+    refused = isinstance(error, ContractError) and (error.status or 0) // 100 == 4
+    final = isinstance(error, NotFoundError) or (refused and not isinstance(error, TooLargeError))
     return page > 1 and final
 
 

@@ -30,7 +30,7 @@ from itertools import islice
 from random import Random
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, TooLargeError, means_no_such_page
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.extract.agreement import Agreement, Ending, Sweep
 from connector.extract.concurrency import run_concurrently
 from connector.extract.convention import FROM_ONE, PageConvention
@@ -47,7 +47,8 @@ from connector.extract.overlap import (
     second_page_at,
     through,
 )
-from connector.extract.page_sizes import MAX_PER_PAGE, PageSizes
+from connector.extract.page_sizes import MAX_PER_PAGE, PageSizes, shorter_size
+from connector.extract.shortening import is_too_long
 
 T = TypeVar("T")
 Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
@@ -108,13 +109,18 @@ class Lister(Generic[T]):
     async def all(self) -> Listing[T]:
         """List by one orderly sweep if the listing does not change, else by as many sweeps as needed, up to a limit.
 
-        If a page exceeds the limit on a reply, everything is requested again in shorter pages.
+        If a page exceeds the limit on a reply, or is answered only if it is shorter, everything is requested again in
+        shorter pages.
         """
         while True:
             try:
                 return await self._all()
             except TooLargeError:
                 if not self._sizes.shorten():
+                    raise
+            except TransientError as error:
+                too_long = await is_too_long(error, self._fetch, self.convention, self._sizes.size, shorter_size)
+                if not (too_long and self._sizes.shorten()):
                     raise
 
     async def _all(self) -> Listing[T]:

@@ -42,9 +42,10 @@ class PageSizes:
 
     def shorten(self) -> bool:
         """Request shorter pages, because one was too large; return false if they are as short as they may be."""
-        if self.size <= SMALLEST_OVERLAP_SIZE:
+        shorter = shorter_size(self.size)
+        if shorter is None:
             return False
-        self.size = self.unclamped = max(self.size // 2, SMALLEST_OVERLAP_SIZE)
+        self.size = self.unclamped = shorter
         self.end_proof = MOVING_END_PROOF * self.size
         return True
 
@@ -72,3 +73,8 @@ class PageSizes:
             if len({page for page, n in short if n == longest}) > 1:  # one page may be as short by chance
                 self.end_proof = MOVING_END_PROOF * longest
         self.has_gap = self.has_gap or positions.has_gap
+
+
+def shorter_size(size: int) -> int | None:
+    """Return the size to request if a page of `size` is too large; None if pages are as short as they may be."""
+    return None if size <= SMALLEST_OVERLAP_SIZE else max(size // 2, SMALLEST_OVERLAP_SIZE)

@@ -44,6 +44,7 @@ from connector.extract.agreement import DIVISORS, SHORTENED_BY, UNEVEN_QUIET, qu
 from connector.extract.concurrency import run_concurrently, run_in_order
 from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.page_sizes import MAX_PER_PAGE
+from connector.extract.shortening import is_too_long
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import EPOCH, Import, RecordPage, Reject
@@ -56,7 +57,7 @@ EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the
 MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
-SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # requested if a page exceeds the size limit
+SHORTER_PAGES = (10, 1)  # requested if a page exceeds the size limit, or is never answered
 _UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000, 60_000_000))  # of a service's times
 
 
@@ -212,17 +213,29 @@ class _Gathered:
 async def read_import(client: RecordsClient, import_: Import, convention: PageConvention = FROM_ONE) -> ImportRead:
     """Read all records of `import_`, from pages that the service numbers by `convention`.
 
-    Raises what the client raises, except a 404, which is the verdict `gone`. If a page exceeds the limit on a reply,
-    everything is requested again in shorter pages.
+    Raises what the client raises, except a 404, which is the verdict `gone`. If a page exceeds the limit on a reply, or
+    is answered only if it is shorter, everything is requested again in shorter pages.
     """
+
+    async def fetch(page: int, per_page: int) -> RecordPage:
+        return await client.list_records(import_.slug, page, per_page)
+
     size = MAX_PER_PAGE
     while True:
         try:
             return await _read_of(client, import_, convention, size)
         except TooLargeError:
-            if size not in SHORTER_PAGES:
+            if (shorter := _shorter(size)) is None:
                 raise
-            size = SHORTER_PAGES[size]
+        except TransientError as error:
+            shorter = _shorter(size)
+            if shorter is None or not await is_too_long(error, fetch, convention, size, _shorter):
+                raise
+        size = shorter
+
+
+def _shorter(size: int) -> int | None:
+    return next((shorter for shorter in SHORTER_PAGES if shorter < size), None)
 
 
 async def _read_of(client: RecordsClient, import_: Import, convention: PageConvention, size: int) -> ImportRead:
@@ -473,6 +486,7 @@ async def _page(client: RecordsClient, slug: str, page: int, sweep: _Sweep) -> R
 
     A deletion of the import is detected later.
     """
+
     try:
         return await client.list_records(slug, sweep.convention.number(page), sweep.size)
     except ConnectorError as error:

@@ -15,7 +15,7 @@ the same while nobody answers at     until the outage    TransientError
 all: no connection, 502 to 504, …    is too long
 not JSON, not HTTP                   garbage attempts    ContractError
 other statuses, wrong shape          never               ContractError
-reply too large                      never               TooLargeError
+reply too large, 413                 never               TooLargeError
 certificate not trusted              never               ConfigError
 ===================================  ==================  ================
 
@@ -137,6 +137,7 @@ _BY_STATUS = {
     403: _Rule(Budget.NONE, AuthError),
     404: _Rule(Budget.NONE, NotFoundError),
     410: _Rule(Budget.NONE, NotFoundError),
+    413: _Rule(Budget.NONE, TooLargeError),
     408: _ERROR,
     425: _ERROR,
     429: _THROTTLE,

@@ -1110,18 +1110,33 @@ def test_replicas_that_answer_at_random_hide_no_row_where_pages_have_one_length(
         assert not listing.complete or slugs(listing) == set(service.rows), seed
 
 
+@pytest.mark.parametrize(
+    "error", [TooLargeError("more than 32 MiB"), TransientError("504", status=504, page=1)], ids=repr
+)
 @pytest.mark.parametrize("largest", [99, 50, 20, 19])
-def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int) -> None:
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int, error: ConnectorError) -> None:
     service = Service(250)
 
     async def fetch(page: int, per_page: int) -> Sequence[Row]:
         if per_page > largest:
-            raise TooLargeError("more than 32 MiB")
+            raise error
         return await service.fetch(page, per_page)
 
     if largest < 20:
-        with pytest.raises(TooLargeError):
+        with pytest.raises(type(error)):
             asyncio.run(lister(service, fetch=fetch).all())
         return
     listing = asyncio.run(lister(service, fetch=fetch).all())
     assert (slugs(listing), listing.complete) == (set(service.rows), True)
+
+
+def test_a_service_that_is_down_is_asked_for_one_page_of_each_size() -> None:
+    asked: list[int] = []
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        asked.append(per_page)
+        raise TransientError("503", status=503, page=page)
+
+    with pytest.raises(TransientError):
+        asyncio.run(lister(Service(0), fetch=fetch).all())
+    assert [size for size in asked if size in (50, 25, 20)] == [50, 25, 20]

@@ -930,20 +930,45 @@ def test_an_import_that_gets_records_while_they_answer_404_is_not_empty() -> Non
 # --- pages that are too large
 
 
+@pytest.mark.parametrize(
+    "error", [TooLargeError("more than 32 MiB"), TransientError("504", status=504, page=1)], ids=repr
+)
 @pytest.mark.parametrize("largest", [99, 50, 10, 9, 1])
 @pytest.mark.parametrize("status", [COMPLETED, "submitted"])
 @pytest.mark.parametrize("count", [10, 25, 230])
-def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int, status: str, count: int) -> None:
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(
+    largest: int, status: str, count: int, error: ConnectorError
+) -> None:
     class Heavy(Service):
+        out_of_range_404 = True
+
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
             if per_page > largest:
-                raise TooLargeError("more than 32 MiB")
+                raise error
             return await super().list_records(import_slug, page, per_page)
 
     service = Heavy(count, status=status)
     outcome = read(service)
     check(service, outcome)
     assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, count)
+
+
+@pytest.mark.parametrize("bad", [3, 57, 229])
+@pytest.mark.parametrize(("status", "more"), [(500, 2), (429, 0)])
+def test_a_record_that_the_service_cannot_show_costs_few_requests(bad: int, status: int, more: int) -> None:
+    class Spoilt(Service):
+        failed = 0
+
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if (page - 1) * per_page <= bad < page * per_page:
+                self.failed += 1
+                raise TransientError(f"page {page} of {per_page}", status=status, page=page)
+            return await super().list_records(import_slug, page, per_page)
+
+    service = Spoilt(230)
+    with pytest.raises(TransientError, match=f"page {bad // 100 + 1} of 100"):
+        read(service)
+    assert (service.failed, service.requests <= 23) == (1 + more, True)
 
 
 def test_a_single_record_that_is_too_large_is_an_error() -> None:

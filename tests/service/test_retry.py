@@ -59,6 +59,7 @@ def verdict(
         (AttemptFailure(Trouble.GARBAGE, "", 200), 3, ContractError),
         (AttemptFailure(Trouble.SHAPE, "", 200), 1, ContractError),
         (AttemptFailure(Trouble.TOO_LARGE, "", 200), 1, TooLargeError),
+        (AttemptFailure(Trouble.STATUS, "", 413), 1, TooLargeError),
         (AttemptFailure(Trouble.CERTIFICATE, ""), 1, ConfigError),
     ],
     ids=str,
