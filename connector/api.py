@@ -117,7 +117,7 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
     if keeps and (stale := keep_current(pipeline, loaded=bool(tally.load_ids))) is not None:
         log.warning(stale, extra={"event": "views.stale"})
     if tally.fatal is not None:
-        raise explain_failure(tally.fatal) from tally.fatal
+        raise explain_failure(tally.fatal, pipeline) from tally.fatal
     return RunSummary.of(tally)
 
 

@@ -29,6 +29,7 @@ def add_secret(secret: str | None) -> None:
     if secret and len(secret) >= SHORTEST:
         plain = secret.encode("utf-8", "replace")
         _known.update({secret, quote(secret, safe=""), unquote(secret), json.dumps(secret)[1:-1]})
+        _known.add(quote(unquote(secret), safe=" +"))  # as SQLAlchemy writes it in an address
         _known.update(encode(plain).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode))
 
 

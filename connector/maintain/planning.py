@@ -91,7 +91,7 @@ def plan(
             finally:
                 loop.call(client.__aexit__, None, None, None)
     except Exception as error:
-        raise explain_failure(error) from None
+        raise explain_failure(error, pipeline) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 from dlt.common.configuration.exceptions import ConfigurationException
@@ -40,6 +40,7 @@ KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15,
 _IDLE_LIMIT_SINCE = 140_000  # the first version of PostgreSQL with a limit on idle sessions
 
 LOCK_TIMEOUT_S = 60
+SHORTEST_PASSWORD = 6  # characters; if shorter ones were taken out of messages, parts of words would be
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
 
@@ -86,6 +87,11 @@ def _of(pipeline: Pipeline) -> _Resolved:
         except SchemaNotFoundError:  # a killed run left the state without the schema; the next run rebuilds both
             pipeline.default_schema_name = None
             client = pipeline.destination_client()
+        if destination_type(pipeline) == "postgres":
+            from connector.warehouse.postgres_credentials import corrected
+
+            config: Any = client.config
+            config.credentials = corrected(config.credentials)
         dataset = getattr(getattr(client, "sql_client", None), "dataset_name", None) or pipeline.dataset_name or ""
         known = _Resolved(pipeline.destination, pipeline.dataset_name, client.config, dataset)
         _resolved[pipeline] = known
@@ -144,6 +150,17 @@ def location(pipeline: Pipeline) -> str:
     named = "/".join(unquote(str(part)) for part in (host, database) if part)
     kind = pipeline.destination.destination_name if pipeline.destination else ""
     return f"{kind} {named}".strip()
+
+
+def without_password(pipeline: Pipeline, text: str) -> str:
+    """Return the text without the password of the destination: drivers quote addresses in their messages."""
+    with suppress(ConfigurationException):
+        credentials = lake_catalog(pipeline) or destination_config(pipeline).credentials
+        password = getattr(credentials, "password", None)
+        if isinstance(password, str) and len(password) >= SHORTEST_PASSWORD:
+            for form in (password, quote(password, safe=""), quote(password, safe=" +")):
+                text = text.replace(form, "***")
+    return text
 
 
 def no_warehouse(pipeline: Pipeline) -> ConfigError:

@@ -21,6 +21,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError, ConnectorError, TransientError
 from connector.warehouse.blocked import as_blocked
 from connector.warehouse.busy import as_busy
+from connector.warehouse.destination import without_password
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_MEMORY = (
@@ -43,7 +44,7 @@ _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"'
 def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
     """Return the cause that an operator can act on from dlt's nested exceptions.
 
-    If `pipeline` is given, the error names the session that held a lock too long.
+    If `pipeline` is given, the error names the session that held a lock too long, and lacks the destination's password.
     """
     seen: list[BaseException] = []
     cause: BaseException | None = error
@@ -91,7 +92,8 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
     drivers = ("duckdb", "_duckdb", "psycopg2", "sqlalchemy", "sqlite3", "pymysql")
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith(drivers) for e in seen)
     what = "The destination refused" if destination else "An unexpected error occurred"
-    text = " ".join(str(root).split())[:500] or type(root).__name__
+    told = str(root) if pipeline is None else without_password(pipeline, str(root))
+    text = " ".join(told.split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")
 
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+import dlt
 import psycopg2
 import pytest
 
+from connector.cli.redaction import add_secret, scrub
 from connector.sandbox import Service, serve
+from connector.warehouse.failures import explain_failure
 from tests.cli.conftest import Command, Ended
 from tests.docs.pages import blocks
 
@@ -51,8 +55,8 @@ class RunAs:
     command: Command
     address: str
 
-    def __call__(self, role: str, *arguments: str, **environment: str) -> Ended:
-        user = "postgres:x" if role == "postgres" else f"{role}:secret"
+    def __call__(self, role: str, *arguments: str, password: str = "secret", **environment: str) -> Ended:
+        user = "postgres:x" if role == "postgres" else f"{role}:{quote(password)}"
         return self.command("--to", self.address.replace("%s:secret", user), *arguments, script=None, **environment)
 
 
@@ -93,6 +97,25 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
         cursor.execute(GIVE)
     for words in ("run", "verify --deep", "doctor"):
         assert run_as(LOADER, *words.split(), **history).code == 0, words
+
+
+@pytest.mark.thorough
+def test_a_password_may_have_blanks(run_as: RunAs) -> None:
+    """The server of the tests takes any password, but the driver that loads refuses blanks in an address."""
+    for words in ("check", "run", "verify --deep"):
+        ended = run_as(LOADER, *words.split(), password="correct horse p@ss+word%20")
+        assert (ended.code, "horse" in ended.out + ended.err) == (0, False), (words, ended.err)
+
+
+@pytest.mark.parametrize("form", ["my p@ss", "my%20p%40ss", "my p%40ss"])
+def test_a_failure_does_not_quote_the_password(form: str, tmp_path: Path) -> None:
+    """It is stored in `sync_runs`, which every reader reads, and shown by their commands."""
+    destination = dlt.destinations.postgres("postgresql://loader:my%20p%40ss@localhost/warehouse")
+    pipeline = dlt.pipeline("importer", pipelines_dir=str(tmp_path), destination=destination)
+    told = str(explain_failure(RuntimeError(f"refused {form!r}"), pipeline))
+    assert told == "An unexpected error occurred: refused '***'"
+    add_secret("my p@ss")
+    assert scrub(form) == "***"
 
 
 @pytest.mark.thorough

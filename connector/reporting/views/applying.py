@@ -88,7 +88,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     except LockedError:
         return None  # the run that has the lock creates them when it ends
     except Exception as error:
-        reasons = [str(explain_failure(error)).rstrip(".")]
+        reasons = [str(explain_failure(error, pipeline)).rstrip(".")]
     if not reasons:
         return None
     more = f" (and {len(reasons) - _TOLD} more)" if len(reasons) > _TOLD else ""
