@@ -21,11 +21,18 @@ async def is_too_long(
     """Return whether the rows of the page of `size` that `error` is about come in pages of the next `shorter` sizes.
 
     `fetch(page, per_page)` requests a page by its number. The shorter pages are requested one by one, so that a service
-    that is down, or a row that it cannot show, costs one more failing request of each size.
+    that is down, or a row that it cannot show, costs one more failing request of each size. Then the page itself is
+    requested once more, because shorter pages cost many requests and the service may have recovered meanwhile.
     """
-    if error.page is None or error.status == TOO_MANY_REQUESTS:
+    if error.page is None or error.page < convention.first or error.status == TOO_MANY_REQUESTS:
         return False
-    return await _comes_shorter(fetch, convention, error.page - convention.first + 1, size, shorter)
+    if not await _comes_shorter(fetch, convention, error.page - convention.first + 1, size, shorter):
+        return False
+    try:
+        await fetch(error.page, size)
+    except ConnectorError:
+        return True
+    return False
 
 
 async def _comes_shorter(
@@ -38,7 +45,7 @@ async def _comes_shorter(
     short = shorter(size)
     if short is None:
         return False
-    for number in range(max(0, page - 1) * size // short + 1, math.ceil(page * size / short) + 1):
+    for number in range((page - 1) * size // short + 1, math.ceil(page * size / short) + 1):
         try:
             await fetch(convention.number(number), short)
         except TooLargeError:

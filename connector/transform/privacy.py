@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from connector.nearest import nearest
+from connector.text import composed
 from connector.transform.naming import table_name
 from connector.transform.privacy_rules import Section, strictest
 from connector.transform.protection import Protection
@@ -77,7 +78,9 @@ class Privacy:
         names, slugs = ({each[n] or "" for each in free} - {""} for n in (1, 0))
         wrong = {title: title.strip() for title in self.templates if title not in known}
         found = {
-            title: nearest(text, names, alike=MISSPELT) or nearest(text, slugs, alike=MISSPELT_SLUG)
+            title: sorted(name for name in names if composed(name) == composed(text))
+            or nearest(text, names, alike=MISSPELT)
+            or nearest(text, slugs, alike=MISSPELT_SLUG)
             for title, text in wrong.items()
         }
         return {title: meant for title, meant in found.items() if meant}
@@ -193,6 +196,11 @@ def _tables_of(title: str, slug: str | None) -> tuple[str, str]:
 
 def unread(title: str, names: Sequence[str]) -> str:
     """Return the sentence about a section that is probably misspelt, and the templates that are therefore not read."""
+    if composed(title) == composed(names[0]):
+        return (
+            f"privacy has rules for {title!r}, and a template has this name in another Unicode form: nothing of it is "
+            "read. Name the rules by the template's slug."
+        )
     return (
         f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing of "
         f"a template that the rules may be meant for is read. Correct the name, or add an empty section, "

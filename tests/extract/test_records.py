@@ -953,6 +953,36 @@ def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(
     assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, count)
 
 
+def test_a_page_0_that_is_never_answered_does_not_shorten_the_others() -> None:
+    class Without(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if page == 0:
+                raise TransientError("500", status=500, page=0)
+            return await super().list_records(import_slug, page, per_page)
+
+    service = Without(250, off=50, status="submitted")
+    with pytest.raises(TransientError):
+        read(service)
+    assert {size for _, size in service.pages} == {100}
+
+
+def test_a_page_that_is_answered_again_is_not_too_long() -> None:
+    class Down(Service):
+        failing = True
+
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if self.failing and per_page == 100:
+                self.failing = False
+                raise TransientError("500", status=500, page=page)
+            return await super().list_records(import_slug, page, per_page)
+
+    service = Down(250)
+    with pytest.raises(TransientError):
+        read(service)
+    assert service.pages.count((1, 100)) == 1
+    assert read(service).verdict is Verdict.complete
+
+
 @pytest.mark.parametrize("bad", [3, 57, 229])
 @pytest.mark.parametrize(("status", "more"), [(500, 2), (429, 0)])
 def test_a_record_that_the_service_cannot_show_costs_few_requests(bad: int, status: int, more: int) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 from unittest import mock
 
 import duckdb
@@ -790,6 +791,24 @@ def test_rules_by_a_name_that_is_nearly_or_was_that_of_a_template_are_no_rules_f
         assert written in str(ran.problems[0])
         assert slug in str(ran.problems[0]) or title == "Name"
         assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
+
+
+@pytest.mark.parametrize("name", ["caf\u00e9", "\uace0\uac1d", "\u30c7\u30fc\u30bf"])
+@pytest.mark.parametrize("shown", ["NFC", "NFD"])
+def test_rules_by_a_name_in_another_unicode_form_are_not_passed_over(
+    warehouse: Warehouse, name: str, shown: Literal["NFC", "NFD"]
+) -> None:
+    service, _, payroll, _ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    service.rename_template(slug, normalize(shown, name))
+    service.append_rows(payroll, [{"salary": 777}])
+    written = normalize("NFD" if shown == "NFC" else "NFC", name)
+    for _ in range(2):
+        ran = warehouse.run(service, privacy={written: {"salary": "drop"}})
+        assert ran.status == "partial"
+        assert "has this name in another Unicode form: nothing of it is read" in str(ran.problems[0])
+        assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
+    assert warehouse.run(service, privacy={slug: {"salary": "drop"}}).status == "succeeded"
 
 
 def test_a_template_whose_imports_only_failed_keeps_its_rules_when_it_is_renamed(warehouse: Warehouse) -> None:
