@@ -100,6 +100,24 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
 
 
 @pytest.mark.thorough
+def test_a_function_that_is_made_anew_keeps_its_rights(run_as: RunAs) -> None:
+    """It is replaced whenever the template gets a field."""
+    history = {"SOURCES__IMPORTER__HISTORY": "true"}
+    assert run_as(LOADER, "run", **history).code == 0
+    name = "importer_data_views.customers_as_of(timestamptz)"
+    with closing(psycopg2.connect(run_as.address.replace("%s", LOADER))) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(f"REVOKE ALL ON FUNCTION {name} FROM PUBLIC; GRANT EXECUTE ON FUNCTION {name} TO {PERSON}")
+        run_as.service.add_import("customers", [{"a field that is new": 1}])
+        assert run_as(LOADER, "run", **history).code == 0
+        cursor.execute("SELECT pg_get_function_result(%s::regprocedure)", [name])
+        assert "a field that is new" in cursor.fetchone()[0]
+        for role, may in ((PERSON, True), ("public", False)):
+            cursor.execute("SELECT has_function_privilege(%s, %s, 'EXECUTE')", [role, name])
+            assert cursor.fetchone() == (may,), role
+
+
+@pytest.mark.thorough
 def test_a_password_may_have_blanks(run_as: RunAs) -> None:
     """The server of the tests takes any password, but the driver that loads refuses blanks in an address."""
     for words in ("check", "run", "verify --deep"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import stat
 import time
 from collections import Counter
@@ -112,7 +113,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
     }
     named = {
         "configuration": "[sources.importer] is complete",
-        "service": settings.base_url,
+        "service": re.split("[?#]", settings.base_url)[0],  # what follows may hold a token, and is refused
         "destination": f"{place}, dataset {arguments.dataset}",
     }
     warnings: tuple[str, ...] = ()

@@ -40,9 +40,12 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
     for each in due:
         named = _named(layout, each.name)
         if each.name not in cannot:
+            grants = _grants(connection, layout, each.name) if each.name in ours else []
             if each.name in ours:
                 connection.client.execute_sql(f"DROP {named}")
             connection.client.execute_sql(each.sql)
+            for grant in grants:
+                connection.client.execute_sql(grant)
         if each.name not in theirs:
             comment = OUTDATED if each.name in cannot else each.comment
             connection.client.execute_sql(f"COMMENT ON {named} IS {literal(comment)}")
@@ -114,6 +117,23 @@ def _functions(connection: Connection, layout: Layout) -> dict[str, str]:
         "AND p.proargtypes = ARRAY['timestamptz'::regtype::oid]::oidvector"
     )
     return {row["name"]: row["comment"] or "" for row in connection.query(sql, layout.views_schema).to_pylist()}
+
+
+def _grants(connection: Connection, layout: Layout, name: str) -> list[str]:
+    """Return the statements that give a function that is made anew the rights that it has now."""
+    if layout.dialect != "postgres":
+        return []
+    rights = connection.query(
+        "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role, "
+        "a.is_grantable FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace, "
+        "aclexplode(COALESCE(p.proacl, acldefault('f', p.proowner))) a WHERE n.nspname = %s AND p.proname = %s "
+        "AND p.proargtypes = ARRAY['timestamptz'::regtype::oid]::oidvector AND a.grantee <> p.proowner",
+        layout.views_schema,
+        name,
+    ).to_pylist()
+    named = _named(layout, name)
+    given = [f"GRANT EXECUTE ON {named} TO {r['role']}{' WITH GRANT OPTION' * r['is_grantable']}" for r in rights]
+    return [f"REVOKE ALL ON {named} FROM PUBLIC", *given]
 
 
 def _body(layout: Layout, history: str, shown: str, moment: str) -> str:
