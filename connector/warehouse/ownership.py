@@ -166,9 +166,9 @@ def _check_rights(connection: Connection, hidden: Collection[str], named: Set[st
     """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, and another would be made.
 
     `named` are the names of our tables as far as they are known, `naming` tables that may have more. Tables may be
-    hidden from a reader, who may not write to the ledger, on purpose.
+    hidden on purpose from a reader, who may not create any.
     """
-    if not hidden or (LEDGER in naming and not connection.may_write(LEDGER)):
+    if not hidden or not connection.may_create():
         return
     named = named | _named_in(connection, naming)
     for table in sorted(hidden):
@@ -183,8 +183,8 @@ def _not_permitted(connection: Connection, table: str) -> str:
     name = connection.name(table)
     return (
         f"The role that connects has no rights on {name}, which a run as another role created. Make it the owner "
-        f"(ALTER TABLE {name} OWNER TO …), also of all else that such a run created; then run again. Nothing was "
-        "changed."
+        f"(ALTER TABLE {name} OWNER TO …), also of all else that such a run created; then run again. If nothing is to "
+        "be loaded into the table any more, it may be moved to another schema. Nothing was changed."
     )
 
 

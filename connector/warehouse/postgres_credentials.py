@@ -11,11 +11,12 @@ class Credentials(PostgresCredentials):
     """dlt's credentials, of which a user name or password may have blanks.
 
     SQLAlchemy (`URL.render_as_string`) leaves blanks in an address as they are, and the driver that loads refuses them,
-    with the password in its message.
+    with the password in its message. In parameters it writes them as a plus, which PostgreSQL takes for one.
     """
 
     def to_native_representation(self) -> str:
-        return super().to_native_representation().replace(" ", "%20")
+        address, query, parameters = super().to_native_representation().partition("?")
+        return address.replace(" ", "%20") + query + parameters.replace("+", "%20")
 
 
 def corrected(credentials: PostgresCredentials) -> Credentials:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -92,6 +92,11 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
         for words in ("status", "templates", "sql list", "report"):
             ended = run_as(PERSON, *words.split())
             assert ended.code == 0, (words, ended.err)
+        with closing(psycopg2.connect(run_as.address.replace("%s", LOADER))) as connection, connection:
+            connection.cursor().execute(
+                f"REVOKE ALL ON importer_data.sync_imports, importer_data._dlt_loads FROM {READER}"
+            )
+        assert run_as(PERSON, "sql", "list").code == 0
     admin = run_as.address.replace("%s:secret", "postgres:x")
     with closing(psycopg2.connect(admin)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(GIVE)
@@ -120,7 +125,8 @@ def test_a_function_that_is_made_anew_keeps_its_rights(run_as: RunAs) -> None:
 @pytest.mark.thorough
 def test_a_password_may_have_blanks(run_as: RunAs) -> None:
     """The server of the tests takes any password, but the driver that loads refuses blanks in an address."""
-    for words in ("check", "run", "verify --deep"):
+    run_as = replace(run_as, address=f"{run_as.address}?options=-c%20lock_timeout%3D120s")
+    for words in ("check", "run", "verify --deep", "doctor"):
         ended = run_as(LOADER, *words.split(), password="correct horse p@ss+word%20")
         assert (ended.code, "horse" in ended.out + ended.err) == (0, False), (words, ended.err)
 

@@ -182,8 +182,8 @@ class Adapter:
             found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
         return dict(found)
 
-    def may_write(self, client: Client, table: str) -> bool:  # noqa: ARG002
-        """Return whether the role may add rows to the table, as far as the destination tells."""
+    def may_create(self, client: Client) -> bool:  # noqa: ARG002
+        """Return whether the role may create tables in the dataset, as far as the destination tells."""
         return True
 
     def declared(self, client: Client, table: str) -> dict[str, str]:

@@ -36,9 +36,9 @@ class Postgres(Adapter):
     sql: ClassVar[Sql] = PostgresSql()
     _precision: ClassVar[str] = "COALESCE(numeric_precision, datetime_precision)"
 
-    def may_write(self, client: Client, table: str) -> bool:
-        sql = "SELECT has_table_privilege(%s, 'INSERT') AS may"
-        return bool(self.fetch(client, sql, [client.make_qualified_table_name(table)])[0]["may"])
+    def may_create(self, client: Client) -> bool:
+        sql = "SELECT has_schema_privilege(oid, 'CREATE') AS may FROM pg_catalog.pg_namespace WHERE nspname = %s"
+        return any(row["may"] for row in self.fetch(client, sql, [client.dataset_name]))
 
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = (
