@@ -16,4 +16,4 @@ class PageConvention:
         return page - 1 + self.first
 
 
-FROM_ONE = PageConvention()
+FROM_ONE, FROM_ZERO = PageConvention(), PageConvention(first=0)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 
-from connector.errors import ConnectorError, TooLargeError, means_no_such_page
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.extract.concurrency import run_concurrently
+from connector.extract.convention import FROM_ZERO
+from connector.extract.page_sizes import shorter_size
+from connector.extract.shortening import is_too_long
 
 SIZES = (1, 2, 3)  # of pages 1 that are compared
 ROUNDS = 4  # of these, which show whether the order of a listing whose page 0 cannot be read differs between requests
@@ -28,7 +31,8 @@ async def find_first_page(fetch: FetchKeys, size: int, known: Set[str]) -> First
     It is the first page if page 1 is shorter, or if its first row is on no other page of any size and small pages 1
     continue it. `fetch(page, per_page)` returns the keys of a page by its number; `known` are those of rows on other
     pages. Page 0 is requested if pages contradicted each other, as pages 1 of different sizes do if it is the first, or
-    if there are too few rows for a contradiction. Raises TooLargeError if page 0 exceeds the limit on a reply.
+    if there are too few rows for a contradiction. Raises TooLargeError if page 0 exceeds the limit on a reply, or is
+    answered only if it is shorter.
     """
 
     async def numbered(page: int, per_page: int = size) -> list[str]:
@@ -39,6 +43,8 @@ async def find_first_page(fetch: FetchKeys, size: int, known: Set[str]) -> First
     except TooLargeError:
         raise
     except ConnectorError as error:
+        if isinstance(error, TransientError) and await is_too_long(error, fetch, FROM_ZERO, size, shorter_size):
+            raise TooLargeError(str(error), page=error.page) from error
         refused = means_no_such_page(error, 2)  # it would not be, if it were the first
         return FirstPage(doubt=None if refused or await _begins_at_page_1(fetch) else _unread(error))
     if not front:

@@ -33,7 +33,7 @@ from typing import Generic, TypeVar
 from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.extract.agreement import Agreement, Ending, Sweep
 from connector.extract.concurrency import run_concurrently
-from connector.extract.convention import FROM_ONE, PageConvention
+from connector.extract.convention import FROM_ONE, FROM_ZERO, PageConvention
 from connector.extract.first_page import find_first_page
 from connector.extract.overlap import (
     END_PROOF,
@@ -176,7 +176,7 @@ class Lister(Generic[T]):
         found = await find_first_page(fetch, self._sizes.unclamped, frozenset(self._seen))
         self._unproven_reason = found.doubt or self._unproven_reason
         if found.is_0:
-            self.convention = PageConvention(first=0)
+            self.convention = FROM_ZERO
         return found.is_0
 
     async def _orderly(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from connector.extract.overlap import Positions
 
 MAX_PER_PAGE = 100  # the most that the service allows
+SHORTER_PAGES = (10, 1)  # of records, if a page exceeds the size limit, or is never answered
 SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
 MOVING_END_PROOF = 4  # empty pages in a row that prove the end if pages contradicted each other
 

@@ -43,7 +43,7 @@ from connector.errors import (
 from connector.extract.agreement import DIVISORS, SHORTENED_BY, UNEVEN_QUIET, quiet_sweeps_needed
 from connector.extract.concurrency import run_concurrently, run_in_order
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.page_sizes import MAX_PER_PAGE
+from connector.extract.page_sizes import MAX_PER_PAGE, SHORTER_PAGES
 from connector.extract.shortening import is_too_long
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
@@ -57,7 +57,6 @@ EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the
 MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
-SHORTER_PAGES = (10, 1)  # requested if a page exceeds the size limit, or is never answered
 _UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000, 60_000_000))  # of a service's times
 
 

@@ -278,7 +278,7 @@ def _overflowed(table: str, schema: TableSchema) -> str:
     return (
         f"{len(schema.overflowed)}{more} fields of {table} have no column, because the table has reached its limit; "
         f"their values are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table "
-        f"{table}` assigns the columns to the fields that most rows have."
+        f"{table}` gives columns that are left to the fields that most rows have."
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import NotFoundError
+from connector.errors import NotFoundError, TooLargeError, TransientError
 from connector.extract.page_sizes import MAX_PER_PAGE
 from connector.ledger import COMPLETED
 from connector.models import Import
@@ -169,7 +169,8 @@ class _Planning:
             return _Page()
         began, before = self.monotonic(), self.client.stats.bytes_received
         records = 0
-        with suppress(NotFoundError):  # it was deleted meanwhile
+        # it was deleted meanwhile, or so long a page is not answered
+        with suppress(NotFoundError, TransientError, TooLargeError):
             largest = max(reading, key=lambda each: each.row_count)
             records = self.loop.call(self.client.list_records, largest.slug, 1).size
         return _Page(self.monotonic() - began, (self.client.stats.bytes_received - before) / max(records, 1))

@@ -141,14 +141,16 @@ class Choice:
         another setting may have left it out for a while, or a run ended before it read any.
         """
         named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
-        found = {name: set(slugs) for name, slugs in (state.noted.left_out_by_name or {}).items()}
+        found: dict[str, set[str]] = defaultdict(set)
+        for name, slugs in (state.noted.left_out_by_name or {}).items():
+            found[composed(name)] |= set(slugs)  # an earlier version noted names as they were written
         for name, slug in self._left_out_by_ledger(templates, state) if named else ():
-            found.setdefault(name, set()).add(slug)
+            found[composed(name)].add(slug)
         shown = {slug: template.names for slug, template in templates.items()}
         # one that no import shows now: all of its imports may be shown without a template
         for slug, names in {**state.current_names, **shown}.items():
             for name in named & {*names, *map(composed, names)} - {slug}:
-                found.setdefault(name, set()).add(slug)
+                found[name].add(slug)
         was_read = {known.template_slug for known in state.ledger.values() if known.live and known.state in _READ}
         read = was_read & {each.template_slug for each in imports if self.includes(each)}
         kept = {name: slugs if name in named else slugs - read for name, slugs in found.items()}
@@ -177,7 +179,7 @@ class Choice:
         nothing else leaves it out, by a configured name of which nothing is known.
         """
         named, noted = set(self.settings.exclude_templates or ()), state.noted.left_out_by_name is not None
-        former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
+        former = {composed(name) for slug, names in state.template_names.items() for name in (slug, *names)}
         unknown = named - former - {name for template in templates.values() for name in template.names}
         for import_slug, known in state.ledger.items():
             seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
@@ -189,7 +191,7 @@ class Choice:
             if why == _RENAMED and mark:
                 yield mark, slug
             elif not noted and known.due != Due.status and (is_excluded or known.last_synced_at is None):
-                names = set(state.template_names.get(slug, ()))
+                names = set(map(composed, state.template_names.get(slug, ())))
                 current = templates[slug].names if slug in templates else {slug, *names}
                 lacks = is_excluded and names.isdisjoint(named) and self.settings.includes(current)
                 yield from ((name, slug) for name in (names | unknown if lacks else names))

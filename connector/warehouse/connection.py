@@ -70,7 +70,7 @@ class Warehouse:
         if not self.has_file():
             return False
         with self.connect() as connection:
-            return not connection.names()[1].isdisjoint(OF_ANY_LOAD)  # also if the role may not use these tables
+            return connection.adapter.has_any(connection.client, OF_ANY_LOAD)
 
     def has_file(self) -> bool:
         """Return False if connecting would create the database file."""

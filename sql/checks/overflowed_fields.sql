@@ -2,7 +2,7 @@
 -- Grain: one row per typed table that has such fields.
 --
 -- Usually one upload brought them: `SELECT _import_slug, COUNT(*) FROM <table> WHERE _more IS NOT NULL GROUP BY 1` names
--- it. `importer-sync rebuild` gives the available columns to the fields with values in most rows.
+-- it. `importer-sync rebuild` gives columns that are left to the fields with values in most rows.
 SELECT
     table_name,
     COUNT(*) AS fields,

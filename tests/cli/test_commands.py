@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import jwt
@@ -23,6 +24,7 @@ from connector.cli import main
 from connector.cli.commands import session
 from connector.errors import ConnectorError
 from connector.sandbox import Faults, Service, Switches, session_claims
+from connector.sandbox.messages import Request, Response
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -106,6 +108,20 @@ def test_preview_loads_nothing(command) -> None:
     left_out = command("preview", "--json", SOURCES__IMPORTER__EXCLUDE_TEMPLATES='["customers"]').document
     assert [each["name"] for each in left_out["templates"]] == ["orders"]
     assert {each["template"] for each in left_out["imports"]} == {"orders"}
+
+
+@pytest.mark.parametrize("status", [500, 413])
+def test_commands_ask_for_shorter_pages_where_a_run_does(command, service, status: int) -> None:
+    answer = service._answer
+
+    def limited(endpoint: str, slug: str | None, request: Request) -> Response:
+        too_long = int(request.query.get("per_page", "1")) > 30
+        return Response(status, {}, b"{}") if too_long else answer(endpoint, slug, request)
+
+    with mock.patch.object(service, "_answer", limited):
+        for words in ("check", "preview", "plan", "run", "verify --deep"):
+            ended = command(*words.split())
+            assert ended.code == 0, (words, ended.err)
 
 
 def test_plan_and_templates_before_and_after_a_run(command) -> None:

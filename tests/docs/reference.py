@@ -163,8 +163,11 @@ is rebuilt.
 A table has at most 1,000 columns for fields and their variants, and an import adds at most 200 new fields to a table
 that already has some. If there are more fields, those with values in the most rows get the columns. The others are in
 the JSON column `_more`, an object with the row's own keys, which is created when it is needed (`_more_2` if an earlier
-version gave `_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses
-again. Up to 1,000 such fields are listed in `sync_fields`; a table with that many gives no column to any further field.
+version gave `_more` to a field of that name). `importer-sync rebuild` gives columns that are left to such fields. A
+field keeps its column even if no row has a value in it any more; to choose all anew, drop the table and delete its rows
+from `sync_fields`, and the next run reads its imports again (rows that `deletes = "keep"` kept stay in `records`
+alone). Up to 1,000 fields without a column are listed in `sync_fields`; a table with that many gives no column to any
+further field.
 
 ## Views
 

@@ -1130,6 +1130,18 @@ def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int, er
     assert (slugs(listing), listing.complete) == (set(service.rows), True)
 
 
+def test_a_page_0_that_is_answered_only_if_it_is_shorter_is_read() -> None:
+    service = Service(60)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        if per_page > 30:
+            raise TransientError("504", status=504, page=page)
+        return await service.fetch(page + 1, per_page)
+
+    listing = asyncio.run(lister(service, fetch=fetch).all())
+    assert (slugs(listing), listing.complete) == (set(service.rows), True)
+
+
 def test_a_service_that_is_down_is_asked_for_one_page_of_each_size() -> None:
     asked: list[int] = []
 

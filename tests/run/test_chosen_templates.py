@@ -6,6 +6,7 @@ it is read as new once it is included again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -791,6 +792,22 @@ def test_rules_by_a_name_that_is_nearly_or_was_that_of_a_template_are_no_rules_f
         assert written in str(ran.problems[0])
         assert slug in str(ran.problems[0]) or title == "Name"
         assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
+
+
+def test_a_name_that_an_earlier_version_noted_in_another_unicode_form_still_leaves_out(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    name = normalize("NFD", "Soci\u00e9t\u00e9")
+    service.rename_template(slug, name)
+    settings: dict[str, Any] = {"exclude_templates": [name]}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        noted = json.dumps({name: [slug]})
+        connection.execute("USE importer_data; UPDATE sync_runs SET left_out_by_name = ?", [noted])
+    service.rename_template(slug, "wages")
+    for _ in range(2):
+        assert warehouse.run(service, **settings).status == "partial"
+        assert states(warehouse)[left] == "excluded"
 
 
 @pytest.mark.parametrize("name", ["caf\u00e9", "\uace0\uac1d", "\u30c7\u30fc\u30bf"])

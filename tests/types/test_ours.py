@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import dlt
 import duckdb
 import psycopg2
 import pytest
@@ -978,3 +979,12 @@ def test_rows_do_not_pass_through_tables_that_were_staged_for_an_earlier_dataset
     with serve(service) as url:
         made = Settings.load(base_url=url, access_token=service.token)
         assert verify(recording.pipeline(), made, deep=True).differences == []
+
+
+def test_a_view_with_one_of_our_names_is_no_warehouse(tmp_path: Path) -> None:
+    file = tmp_path / "importer.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE SCHEMA importer_data; CREATE VIEW importer_data.records AS SELECT 1 AS x")
+    destination = dlt.destinations.duckdb(str(file))
+    pipeline = dlt.pipeline("x", pipelines_dir=str(tmp_path), destination=destination, dataset_name="importer_data")
+    assert not DatasetOf(pipeline).exists()

@@ -24,7 +24,7 @@ from connector.cli.conformance import prove
 from connector.cli.environment import settings_folder
 from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
-from connector.cli.service_call import ask
+from connector.cli.service_call import ask, longest_page
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched
 from connector.errors import ConnectorError, NewerFormatError, means_no_such_page
@@ -136,21 +136,22 @@ def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
 
 async def _learn(client: ServiceClient) -> dict[str, Any]:
     """Return what a first request to the service shows."""
-    first = await client.list_imports(1)  # it also opens the connection, so its duration says little
+    # it also opens the connection, so its duration says little
+    size, first = await longest_page(lambda per_page: client.list_imports(1, per_page))
     began = time.perf_counter()
-    again = await client.list_imports(1)
+    again = await client.list_imports(1, size)
     listing_s = time.perf_counter() - began
-    unasked = await client.list_imports(1, None)
+    unasked = await client.list_imports(1, None) if size == MAX_PER_PAGE else first
     largest = max(first.imports, key=lambda i: i.row_count, default=None)
     records = None
     if largest is not None:
         began = time.perf_counter()
-        page = await client.list_records(largest.slug, 1)
+        _, page = await longest_page(lambda per_page: client.list_records(largest.slug, 1, per_page))
         records = {"rows": page.size, "seconds": round(time.perf_counter() - began, 4)}
     same = [i.slug for i in first.imports] == [i.slug for i in again.imports]
-    more = first.size >= MAX_PER_PAGE
+    more = first.size >= size
     return {
-        "imports": await _count(client) if more else first.size,
+        "imports": await _count(client, size) if more else first.size,
         "imports_on_first_page": first.size,
         "unreadable_on_first_page": len(first.rejects),
         "more_pages": more,
@@ -166,26 +167,26 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
     }
 
 
-async def _count(client: ServiceClient) -> int | None:
+async def _count(client: ServiceClient, per_page: int) -> int | None:
     """Estimate the number of imports if there is more than one page; return None if there are too many.
 
     The last page is found by bisection.
     """
     full, beyond = 1, 2
-    while (size := await _size(client, beyond)) >= MAX_PER_PAGE:
+    while (size := await _size(client, beyond, per_page)) >= per_page:
         full, beyond = beyond, beyond * 2
         if beyond > MOST_PAGES:
             return None
     while beyond - full > 1:
         middle = (full + beyond) // 2
-        found = await _size(client, middle)
-        full, beyond, size = (middle, beyond, size) if found >= MAX_PER_PAGE else (full, middle, found)
-    return full * MAX_PER_PAGE + size
+        found = await _size(client, middle, per_page)
+        full, beyond, size = (middle, beyond, size) if found >= per_page else (full, middle, found)
+    return full * per_page + size
 
 
-async def _size(client: ServiceClient, page: int) -> int:
+async def _size(client: ServiceClient, page: int, per_page: int) -> int:
     try:
-        return (await client.list_imports(page)).size
+        return (await client.list_imports(page, per_page)).size
     except ConnectorError as error:
         if means_no_such_page(error, page):
             return 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from connector.cli.options import whole
 from connector.cli.output import Output, amount
-from connector.cli.service_call import ask
+from connector.cli.service_call import ask, longest_page
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
 from connector.models import Import, ImportPage, Record
@@ -38,12 +38,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return settings.protection.misspelt((i.template_slug, i.template_name) for i in page.imports)
 
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
-        page = await client.list_imports(1)
+        _, page = await longest_page(lambda per_page: client.list_imports(1, per_page))
         page = replace(page, imports=client.with_one_name(page.imports))
         left = {name for names in misspelt_rules(page).values() for name in names}
         readable = [i for i in named(page) if left.isdisjoint((i.template_slug, i.template_name))]
-        samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(readable)]
-        return page, samples
+        return page, [(i, await sample(client, i.slug)) for i in _one_of_each(readable)]
+
+    async def sample(client: ServiceClient, slug: str) -> list[Record]:
+        _, page = await longest_page(lambda per_page: client.list_records(slug, 1, per_page))
+        return page.records
 
     def named(page: ImportPage) -> list[Import]:
         return [

@@ -8,7 +8,7 @@ in ability are data (`Traits`), so that no code checks for a name.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from string import ascii_lowercase, ascii_uppercase
@@ -126,6 +126,11 @@ class Adapter:
         """Return only the names: of all tables, without views, and all names that no new table may have."""
         found = self._catalog(client, self._names_sql(client))
         return found.tables, found.taken
+
+    def has_any(self, client: Client, tables: Set[str]) -> bool:
+        """Return whether any of these tables is there, even if the role has no right on it."""
+        found = self._catalog(client, self._names_sql(client))
+        return not tables.isdisjoint(found.tables | found.hidden)
 
     def _catalog(self, client: Client, *selects: str) -> Catalog:
         sql = " UNION ALL ".join(selects)
