@@ -100,8 +100,9 @@ def go_back_to_the_first_version(connection: duckdb.DuckDBPyConnection) -> str:
     found = [(table, column) for table, column in _columns(connection, "") if _is_later(table, column)]
     if not found or ("_dlt_version", "n") not in _columns(connection, "_dlt_version"):
         return "there is nothing of a later version"
+    hashed = _columns(connection, "imports")
     for table, column in found:
-        if table == "imports":  # the first version's hash covered the columns that it had
+        if ("imports", "_content_hash") in hashed and table == "imports":  # its hash covered the columns that it had
             connection.execute(f"UPDATE {DATASET}.imports SET _content_hash = 'of less' WHERE \"{column}\" IS NOT NULL")
         connection.execute(f'ALTER TABLE {DATASET}.{table} DROP COLUMN "{column}"')
     versions = f"{DATASET}._dlt_version"
