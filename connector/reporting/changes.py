@@ -16,6 +16,7 @@ from connector.errors import ConfigError
 from connector.nearest import suggest_known
 from connector.reporting.views.changed import PLACE
 from connector.reporting.views.layout import TypedField, TypedTable, read_layout, recorded
+from connector.text import composed
 from connector.transform.naming import CHANGED_COLUMN
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import no_warehouse
@@ -70,9 +71,10 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
         if template is not None:
             slugs = _slugs(connection)
             names = {t.table: {t.template, t.table, slugs.get(t.table)} - {None} for t, _ in kept}
-            if template not in (known := {str(name) for of in names.values() for name in of}):
+            known = {str(name) for of in names.values() for name in of}
+            if composed(template) not in map(composed, known):
                 raise ConfigError(f"--template {template!r} has no versions; {suggest_known(template, known)}")
-            kept = [each for each in kept if template in names[each[0].table]]
+            kept = [e for e in kept if composed(template) in {composed(str(name)) for name in names[e[0].table]}]
         if field is not None:
             known = {each.path for typed, _ in kept for each in typed.fields}
             if field not in known:

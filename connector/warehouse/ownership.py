@@ -252,10 +252,11 @@ def prepare_staging(
     with connection.client.with_staging_dataset():
         found = connection.catalog()
         name = connection.client.dataset_name
-        if VERSIONS in found.hidden:  # dlt stages there, as another role
+        if VERSIONS in found.hidden and LOADS not in found.hidden:  # dlt stages there, as another role
             raise ConfigError(_not_permitted(connection, VERSIONS))
-    if LOADS in found.tables or (whole and found.tables and VERSIONS not in found.tables):
-        raise ConfigError(_not_staged_there(name, min(found.tables), "Rename that schema"))
+    there = found.tables | found.hidden
+    if LOADS in there or (whole and there and VERSIONS not in there):
+        raise ConfigError(_not_staged_there(name, min(there), "Rename that schema"))
     others = found.taken - {VERSIONS} - _staged_in(found)
     names = _as_compared(others, ignores_case=connection.traits.ignores_case)
     lost = sorted(names[table] for table in names.keys() & set(ours))

@@ -105,6 +105,17 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
 
 
 @pytest.mark.thorough
+def test_a_staging_schema_of_the_dlt_of_others_is_not_to_be_taken_over(run_as: RunAs) -> None:
+    admin = run_as.address.replace("%s:secret", "postgres:x")
+    with closing(psycopg2.connect(admin)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("SET search_path = importer_data_staging; CREATE TABLE _dlt_loads (load_id text)")
+        cursor.execute("CREATE TABLE _dlt_version (version_hash text)")
+    ended = run_as(LOADER, "run")
+    assert (ended.code, "Rows are staged in the schema 'importer_data_staging'" in ended.err) == (2, True), ended.err
+    assert "OWNER" not in ended.err
+
+
+@pytest.mark.thorough
 def test_a_function_that_is_made_anew_keeps_its_rights(run_as: RunAs) -> None:
     """It is replaced whenever the template gets a field."""
     history = {"SOURCES__IMPORTER__HISTORY": "true"}
