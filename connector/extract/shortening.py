@@ -20,13 +20,22 @@ async def is_too_long(
 ) -> bool:
     """Return whether the rows of the page of `size` that `error` is about come in pages of the next `shorter` sizes.
 
-    `fetch(page, per_page)` requests a page by its number. The shorter pages are requested one by one, so that a service
-    that is down, or a row that it cannot show, costs one more failing request of each size. Then the page itself is
-    requested once more, because shorter pages cost many requests and the service may have recovered meanwhile.
+    `fetch(page, per_page)` requests a page by its number. The shortest page is requested first, so that a service that
+    is down costs one more failing request, and the others one by one, because of rows that it cannot show. Then the
+    page itself is requested once more, because shorter pages cost many requests and the service may have recovered.
     """
     if error.page is None or error.page < convention.first or error.status == TOO_MANY_REQUESTS:
         return False
-    if not await _comes_shorter(fetch, convention, error.page - convention.first + 1, size, shorter):
+    page, shortest = error.page - convention.first + 1, size
+    while (short := shorter(shortest)) is not None:
+        shortest = short
+    if shortest == size:
+        return False
+    try:
+        await fetch(convention.number((page - 1) * size // shortest + 1), shortest)
+    except ConnectorError:
+        return False
+    if not await _comes_shorter(fetch, convention, page, size, shorter):
         return False
     try:
         await fetch(error.page, size)

@@ -110,7 +110,7 @@ def test_preview_loads_nothing(command) -> None:
     assert {each["template"] for each in left_out["imports"]} == {"orders"}
 
 
-@pytest.mark.parametrize("status", [500, 413])
+@pytest.mark.parametrize("status", [pytest.param(500, marks=pytest.mark.thorough), 413])
 def test_commands_ask_for_shorter_pages_where_a_run_does(command, service, status: int) -> None:
     answer = service._answer
 
