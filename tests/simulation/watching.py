@@ -79,7 +79,8 @@ class Watch:
             before = self.truth.get(slug)
             shown = self._shown(found)
             version = (id(found), found.rows.version, len(found.rows))
-            if before is not None and before.version == version and before.shown == shown:
+            # their texts: 0 and 0.0, which are equal, are not the same metadata
+            if before is not None and before.version == version and repr(before.shown) == repr(shown):
                 continue
             truth = self._truth(found, shown, version, before)
             self.truth[slug] = truth
