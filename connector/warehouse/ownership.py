@@ -135,10 +135,10 @@ def inspect_dataset(connection: Connection) -> Dataset:
     named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
     histories = {table for table in shaped if set(VERSION_COLUMNS) <= set(columns[table])}
     bases = {t: found[1] for t in histories if (found := _HISTORY.fullmatch(t)) and found[1] not in columns}
-    if not shaped - histories <= named or bases:
+    if not shaped - histories <= named or bases or catalog.hidden:
         naming = [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]]
         named |= _named_in(connection, naming) - histories
-    _check_rights(connection, catalog.hidden, named, [t for t in (LEDGER, FIELDS) if t in shaped])
+    _check_rights(connection, catalog.hidden, named)
     orphans = frozenset(table for table, base in bases.items() if base in named)
     # a load that died may have created columns that no later version of the schema has
     unsure = {
@@ -162,15 +162,13 @@ def inspect_dataset(connection: Connection) -> Dataset:
     return Dataset(columns, ours, foreign, made, current, added, templates, orphans, stored.format)
 
 
-def _check_rights(connection: Connection, hidden: Collection[str], named: Set[str], naming: Sequence[str]) -> None:
+def _check_rights(connection: Connection, hidden: Collection[str], named: Set[str]) -> None:
     """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, and another would be made.
 
-    `named` are the names of our tables as far as they are known, `naming` tables that may have more. Tables may be
-    hidden on purpose from a reader, who may not create any.
+    `named` are the names of our tables. Tables may be hidden on purpose from a reader, who may not create any.
     """
     if not hidden or not connection.may_create():
         return
-    named = named | _named_in(connection, naming)
     for table in sorted(hidden):
         found = _ANY_HISTORY.fullmatch(table)
         base = table if found is None or table in named else found[1]
