@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from connector.text import composed
+from connector.text import in_any_form
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -29,8 +29,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def names(self) -> frozenset[str]:
         """Return all by which the settings may name the template: its slug and its names, in any Unicode form."""
-        names = self.also | {self.slug, self.name}
-        return names.union(map(composed, names))
+        return frozenset(in_any_form(self.also | {self.slug, self.name}))
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):

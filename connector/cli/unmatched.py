@@ -8,7 +8,7 @@ from typing import Any
 
 from connector.nearest import suggest_known
 from connector.settings import Settings
-from connector.text import composed
+from connector.text import in_any_form
 from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
 from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
@@ -60,7 +60,6 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
             return []
         templates = names_of_templates(connection, dataset)
     known = {name for slug, names in templates.items() for name in (slug, *names)} - {""}
-    composed_names = {*known, *map(composed, known)}
     misspelt = settings.protection.misspelt((slug, name) for slug, names in templates.items() for name in names)
     rules = (
         unread(n, misspelt[n])
@@ -72,7 +71,7 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
     names = (
         f"history names {n}, which no template is called: {suggest_known(n, known)}"
         for n in kept
-        if n not in composed_names
+        if n not in in_any_form(known)
     )
     return [*rules, *names]
 

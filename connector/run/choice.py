@@ -16,7 +16,7 @@ from connector.ledger import Due, LedgerRow, State
 from connector.models import Import, Template
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
-from connector.text import composed
+from connector.text import composed, in_any_form
 from connector.transform.naming import table_name
 from connector.warehouse.state import WarehouseState
 
@@ -149,7 +149,7 @@ class Choice:
         shown = {slug: template.names for slug, template in templates.items()}
         # one that no import shows now: all of its imports may be shown without a template
         for slug, names in {**state.current_names, **shown}.items():
-            for name in named & {*names, *map(composed, names)} - {slug}:
+            for name in named & in_any_form(names) - {slug}:
                 found[name].add(slug)
         was_read = {known.template_slug for known in state.ledger.values() if known.live and known.state in _READ}
         read = was_read & {each.template_slug for each in imports if self.includes(each)}
@@ -261,7 +261,7 @@ class Choice:
 def slugs_of(name: str, state: WarehouseState) -> Set[str]:
     """Return the slugs of the templates that have or had this name, or whose table was named after it."""
     known = state.template_names.items()
-    named = {slug for slug, names in known if slug and name in (slug, *names, *map(composed, names))}
+    named = {slug for slug, names in known if slug and name in {slug, *in_any_form(names)}}
     tables = state.template_tables.items()
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
 
