@@ -12,6 +12,8 @@ from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hint
 
 import msgspec
 
+from connector.text import composed
+
 STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, as the service's interface names them
 COMPLETED = "completed"  # the only status after which an import is finished
 
@@ -150,7 +152,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     def rule_sections(self) -> frozenset[str] | None:
         """Return the sections by template that were among these rules; None for a row that does not tell."""
         named = "" if self.privacy is None else self.privacy.partition(":")[2]
-        return frozenset(json.loads(named)) if named else None
+        return frozenset(map(composed, json.loads(named))) if named else None
 
     @property
     def live(self) -> bool:

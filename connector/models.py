@@ -12,14 +12,14 @@ import msgspec
 from msgspec import structs
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from connector.text import in_any_form
+from connector.text import composed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The template of an import; `name` is the slug if the service sends no name."""
+    """The template of an import; `name` is the slug if the service sends no name, and composed (`text.composed`)."""
 
     name: str
     slug: str
@@ -28,8 +28,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def names(self) -> frozenset[str]:
-        """Return all by which the settings may name the template: its slug and its names, in any Unicode form."""
-        return frozenset(in_any_form(self.also | {self.slug, self.name}))
+        """Return all by which the settings may name the template, composed: its slug and its names."""
+        return frozenset(map(composed, self.also | {self.slug, self.name}))
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -44,7 +44,7 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: str
     template: Template | None = None
     shown_name: str | None = None
-    """The name of the template in the reply, if the run uses another one: in a run, a template has one name."""
+    """The name of the template in the reply, if the run uses another one: it uses one composed name of a template."""
     metadata_json: bytes | None = None
     """The exact JSON text of `metadata` as received; None if it is absent or null."""
     extra_json: bytes | None = None

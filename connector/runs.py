@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
+from connector.text import composed
 from connector.window import Window
 
 DISTRIBUTION = "importer-connector"
@@ -70,8 +71,12 @@ class Noted:
     def of_row(cls, row: Mapping[str, Any]) -> Noted:
         """Return what these columns tell; a missing one is null."""
         told = row.get("left_out_by_name")
-        names = None if told is None else {name: frozenset(slugs) for name, slugs in json.loads(told).items()}
-        return cls(row.get("delete_limit_base"), names)
+        if told is None:
+            return cls(row.get("delete_limit_base"))
+        names = defaultdict[str, set[str]](set)
+        for name, slugs in json.loads(told).items():
+            names[composed(name)].update(slugs)
+        return cls(row.get("delete_limit_base"), dict(names))
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from connector.ledger import STATUSES
 from connector.models import Import
 from connector.nearest import suggest_known
 from connector.scope import Part
-from connector.text import composed, in_any_form
+from connector.text import composed
 from connector.transform.privacy import Privacy
 from connector.window import Window as Window
 
@@ -239,7 +239,7 @@ class Settings(BaseModel):
             return False
         if isinstance(self.history, bool):
             return self.history
-        return not {template_slug, *in_any_form(template_names)}.isdisjoint(self.history)
+        return not {template_slug, *template_names}.isdisjoint(self.history)
 
     @model_validator(mode="after")
     def _rules_can_be_read(self) -> Settings:

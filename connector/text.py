@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
 
 LONGEST_IN_CHAT = 500
 _JOINERS = "\u200c\u200d"  # they are part of words and emoji
@@ -21,14 +20,8 @@ _JINJA = re.compile(r"\{(?=[{%#])")
 
 
 def composed(text: str) -> str:
-    """Return the text in its composed Unicode form (NFC): the names of files may come decomposed."""
+    """Return the text in its composed Unicode form (NFC), in which names are compared: they may come decomposed."""
     return unicodedata.normalize("NFC", text)
-
-
-def in_any_form(names: Iterable[str]) -> set[str]:
-    """Return the names as they are, and composed."""
-    listed = set(names)
-    return listed.union(map(composed, listed))
 
 
 def visible(text: str, keep: str = "\t") -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 from connector.nearest import suggest_known
 from connector.settings import Settings
-from connector.text import in_any_form
 from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
 from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
@@ -69,9 +68,7 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
         if n not in known
     )
     names = (
-        f"history names {n}, which no template is called: {suggest_known(n, known)}"
-        for n in kept
-        if n not in in_any_form(known)
+        f"history names {n}, which no template is called: {suggest_known(n, known)}" for n in kept if n not in known
     )
     return [*rules, *names]
 

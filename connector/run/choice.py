@@ -16,7 +16,7 @@ from connector.ledger import Due, LedgerRow, State
 from connector.models import Import, Template
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
-from connector.text import composed, in_any_form
+from connector.text import composed
 from connector.transform.naming import table_name
 from connector.warehouse.state import WarehouseState
 
@@ -141,16 +141,14 @@ class Choice:
         another setting may have left it out for a while, or a run ended before it read any.
         """
         named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
-        found: dict[str, set[str]] = defaultdict(set)
-        for name, slugs in (state.noted.left_out_by_name or {}).items():
-            found[composed(name)] |= set(slugs)  # an earlier version noted names as they were written
+        found = {name: set(slugs) for name, slugs in (state.noted.left_out_by_name or {}).items()}
         for name, slug in self._left_out_by_ledger(templates, state) if named else ():
-            found[composed(name)].add(slug)
+            found.setdefault(name, set()).add(slug)
         shown = {slug: template.names for slug, template in templates.items()}
         # one that no import shows now: all of its imports may be shown without a template
         for slug, names in {**state.current_names, **shown}.items():
-            for name in named & in_any_form(names) - {slug}:
-                found[name].add(slug)
+            for name in named & names - {slug}:
+                found.setdefault(name, set()).add(slug)
         was_read = {known.template_slug for known in state.ledger.values() if known.live and known.state in _READ}
         read = was_read & {each.template_slug for each in imports if self.includes(each)}
         kept = {name: slugs if name in named else slugs - read for name, slugs in found.items()}
@@ -179,7 +177,7 @@ class Choice:
         nothing else leaves it out, by a configured name of which nothing is known.
         """
         named, noted = set(self.settings.exclude_templates or ()), state.noted.left_out_by_name is not None
-        former = {composed(name) for slug, names in state.template_names.items() for name in (slug, *names)}
+        former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
         unknown = named - former - {name for template in templates.values() for name in template.names}
         for import_slug, known in state.ledger.items():
             seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
@@ -189,9 +187,9 @@ class Choice:
             if slug is None or not (is_excluded or (not noted and known.state is State.deleted)):
                 continue
             if why == _RENAMED and mark:
-                yield mark, slug
+                yield composed(mark), slug
             elif not noted and known.due != Due.status and (is_excluded or known.last_synced_at is None):
-                names = set(map(composed, state.template_names.get(slug, ())))
+                names = set(state.template_names.get(slug, ()))
                 current = templates[slug].names if slug in templates else {slug, *names}
                 lacks = is_excluded and names.isdisjoint(named) and self.settings.includes(current)
                 yield from ((name, slug) for name in (names | unknown if lacks else names))
@@ -261,7 +259,7 @@ class Choice:
 def slugs_of(name: str, state: WarehouseState) -> Set[str]:
     """Return the slugs of the templates that have or had this name, or whose table was named after it."""
     known = state.template_names.items()
-    named = {slug for slug, names in known if slug and name in {slug, *in_any_form(names)}}
+    named = {slug for slug, names in known if slug and name in (slug, *names)}
     tables = state.template_tables.items()
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
 

@@ -62,6 +62,7 @@ from connector.service.transport import (
     exchange,
     open_transport,
 )
+from connector.text import composed
 from connector.transform.json_slices import NotJson
 from connector.transform.privacy import Privacy
 
@@ -177,16 +178,17 @@ class ServiceClient:
         """
         ruled = frozenset[str]() if self._guard is None else self._guard.titles
         seen = [
-            (name in ruled, i.created_at, i.slug, name == i.shown_template_name, i.template.slug, name)
+            (name in ruled, i.created_at, i.slug, name == shown, i.template.slug, name)
             for i in imports
             if i.template is not None
-            for name in {i.template.name, i.shown_template_name or ""}
+            for shown in [composed(i.shown_template_name or "")]
+            for name in {i.template.name, shown}
         ]
-        shown = defaultdict[str, set[str]](set)
+        names = defaultdict[str, set[str]](set)
         for *_, slug, name in seen:
-            shown[slug].add(name)
+            names[slug].add(name)
         named = {
-            slug: Template(slug=slug, name=name, also=frozenset(shown[slug] - {name}))
+            slug: Template(slug=slug, name=name, also=frozenset(names[slug] - {name}))
             for *_, slug, name in sorted(seen)
         }
         decided = [i if i.template is None else i.named(named[i.template.slug]) for i in imports]

@@ -23,6 +23,7 @@ from connector.models import Import, ImportPage, Record, RecordPage, Reject, Ses
 from connector.service import fields
 from connector.service.fields import BRACE, LONGEST_KEY, Refused, is_utf8, parse_instant
 from connector.service.limits import LIMITS
+from connector.text import composed
 from connector.transform.json_slices import (
     SPACE,
     NotJson,
@@ -259,7 +260,7 @@ def _read_import(text: bytes) -> Import | Reject:
         slug = fields.key_in(members)
         if slug in _NO_SLUGS:
             raise Refused("slug can't stand in an address")
-        template, rest = _template(members.get("template", b"null"))
+        template, shown, rest = _template(members.get("template", b"null"))
         unnamed = [(key, value) for key, value in members.items() if key not in _IMPORT_FIELDS]
         if rest is not None:
             unnamed.append(("template", rest))
@@ -271,6 +272,7 @@ def _read_import(text: bytes) -> Import | Reject:
             updated_naive=fields.is_naive(fields.parse_leniently(members["updated_at"])),
             status=_status(fields.required(fields.text_in(members, "status"), "status")),
             template=template,
+            shown_name=shown,
             metadata_json=_or_none(members.get("metadata", b"null")),
             extra_json=_object_text(unnamed) if unnamed else None,
         )
@@ -280,7 +282,7 @@ def _read_import(text: bytes) -> Import | Reject:
 
 def _usual_import(found: _Upload) -> Import:
     """Build an import without undocumented fields. Raises ValueError or OverflowError if it needs the slower path."""
-    template, rest = _template(bytes(found.template))
+    template, shown, rest = _template(bytes(found.template))
     if rest is not None or found.slug in _NO_SLUGS or "\0" in found.slug or "\0" in found.status:
         raise Refused("not as usual")
     return Import(
@@ -291,6 +293,7 @@ def _usual_import(found: _Upload) -> Import:
         updated_naive=fields.is_naive(found.updated_at),
         status=_status(found.status),
         template=template,
+        shown_name=shown,
         metadata_json=_or_none(found.metadata),
     )
 
@@ -301,25 +304,34 @@ def _status(text: str) -> str:
     return named if named in STATUSES else text
 
 
-def _template(text: bytes) -> tuple[Template | None, bytes | None]:
+_FoundTemplate = tuple[Template | None, str | None, bytes | None]
+
+
+def _template(text: bytes) -> _FoundTemplate:
     return _same_template(text) if len(text) <= _TEMPLATE_BYTES else _read_template(text)
 
 
 @lru_cache(maxsize=1024)
-def _same_template(text: bytes) -> tuple[Template | None, bytes | None]:
+def _same_template(text: bytes) -> _FoundTemplate:
     return _read_template(text)
 
 
-def _read_template(text: bytes) -> tuple[Template | None, bytes | None]:
-    """Return the template, and the other members of its object as JSON."""
+def _read_template(text: bytes) -> _FoundTemplate:
+    """Return the template, its name as received if that is not composed, and the other members of its object as JSON.
+
+    Invariant: inside, a name is composed, here and wherever else names come in (the settings and the warehouse), so
+    that no comparison can take two forms of a name for two names.
+    """
     if text == b"null":
-        return None, None
+        return None, None, None
     members = fields.members_in(text, "template")
     slug = fields.slug_in(members, "template.slug")
     name = fields.parse_leniently(members.get("name", b"null"))
     rest = _unnamed(members, frozenset({"slug", "name"}))
     usable = isinstance(name, str) and name and fields.is_encodable(name)
-    return Template(slug=slug, name=name if usable else slug), rest
+    given = name if usable else slug
+    template = Template(slug=slug, name=composed(given))
+    return template, None if template.name == given else given, rest
 
 
 def _document(body: bytes) -> bytes:

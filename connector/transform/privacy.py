@@ -46,9 +46,12 @@ class Privacy:
                 raise ValueError(f'privacy.{name} is not valid: rules belong under a template, as [privacy."{name}"]')
             try:
                 section = Section.parse(rules)
-                sections[str(name)] = section.beneath(METADATA) if name == METADATA else section
             except ValueError as error:
                 raise ValueError(f"privacy.{name} is not valid: {error}") from None
+            title = composed(str(name))
+            if title in sections:
+                raise ValueError(f"privacy.{name} is there twice, in two Unicode forms of the name: keep one of them")
+            sections[title] = section.beneath(METADATA) if name == METADATA else section
         if not key and any(section.hashes for section in sections.values()):
             raise ValueError("hash needs privacy_key, which belongs in .dlt/secrets.toml under [sources.importer]")
         ruled = {name: each for name, each in sections.items() if each}
@@ -72,15 +75,13 @@ class Privacy:
         that is nearly the same counts.
         """
         there = set(templates)
-        known = {name for each in there for name in each}.union(others)
+        known = {composed(name) for each in there for name in each if name}.union(others)
         titles = self.sections.keys() | self.bare
         free = [each for each in there if not titles & {*each}]
         names, slugs = ({each[n] or "" for each in free} - {""} for n in (1, 0))
         wrong = {title: title.strip() for title in self.templates if title not in known}
         found = {
-            title: sorted(name for name in names if composed(name) == composed(text))
-            or nearest(text, names, alike=MISSPELT)
-            or nearest(text, slugs, alike=MISSPELT_SLUG)
+            title: nearest(text, names, alike=MISSPELT) or nearest(text, slugs, alike=MISSPELT_SLUG)
             for title, text in wrong.items()
         }
         return {title: meant for title, meant in found.items() if meant}
@@ -93,12 +94,12 @@ class Privacy:
         if slug is None and name is None:
             every = [each for title, each in sorted(self.sections.items()) if title != METADATA]
             return [strictest(every)] if every else []
-        wanted = dict.fromkeys(each for each in (slug, name) if each not in (None, ANY_TEMPLATE, METADATA))
+        wanted = dict.fromkeys(composed(each) for each in (slug, name) if each not in (None, ANY_TEMPLATE, METADATA))
         return [self.sections[each] for each in (*wanted, ANY_TEMPLATE) if each in self.sections]
 
     def sections_of(self, slug: str | None, name: str | None) -> frozenset[str]:
         """Return the names of the sections for this very template, without those that have no rules."""
-        return frozenset(self.sections.keys() & {slug, name} - {ANY_TEMPLATE, METADATA})
+        return frozenset(self.sections.keys() & {composed(slug or ""), composed(name or "")} - {ANY_TEMPLATE, METADATA})
 
     def of_template(self, slug: str | None, name: str | None) -> Protection | None:
         """Return the protection of the records of a template; None if no rule applies to them."""
@@ -196,11 +197,6 @@ def _tables_of(title: str, slug: str | None) -> tuple[str, str]:
 
 def unread(title: str, names: Sequence[str]) -> str:
     """Return the sentence about a section that is probably misspelt, and the templates that are therefore not read."""
-    if composed(title) == composed(names[0]):
-        return (
-            f"privacy has rules for {title!r}, and a template has this name in another Unicode form: nothing of it is "
-            "read. Name the rules by the template's slug."
-        )
     return (
         f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing of "
         f"a template that the rules may be meant for is read. Correct the name, or add an empty section, "

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.errors import ConfigError
+from connector.text import composed
 from connector.transform.naming import (
     CHANGED_COLUMN,
     DOUBLE_VARIANT,
@@ -153,7 +154,8 @@ def _templates_in(
     if not {"template__slug", "template__name"} <= dataset.columns.get(table, {}).keys():
         return []
     sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}{where}"
-    return [(row["slug"], row["name"]) for row in connection.query(sql).to_pylist()]
+    rows = connection.query(sql).to_pylist()
+    return [(row["slug"], None if row["name"] is None else composed(row["name"])) for row in rows]
 
 
 def set_aside_columns(column: str, history: Collection[str], table: Collection[str]) -> list[str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
 from connector.standing import Shown
+from connector.text import composed
 from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.connection import LOADS, Connection
 from connector.warehouse.ownership import Dataset
@@ -116,7 +117,8 @@ def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImp
     slugs: list[Any] = rows.column("slug").to_pylist()
     hashes = rows.column("content_hash").to_pylist()
     named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
-    templates = list(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
+    titles = [None if name is None else composed(name) for name in values_of(rows.column("template_name"))]
+    templates = list(zip(values_of(rows.column("template_slug")), titles, strict=True))
     current = {pair for pair, version in zip(templates, shown, strict=True) if version is not None}
     others = [values_of(rows.column(name)) for name in ("status", "rules", "template_slug")]
     seen = map(ImportSeen, hashes, deleted, shown, *others)

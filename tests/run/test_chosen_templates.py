@@ -184,9 +184,9 @@ def test_a_name_is_the_same_in_any_unicode_form(key: str, shown: str, written: s
     [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == left}
     service.rename_template(slug, shown)
     settings: dict[str, Any] = {key: [written], "history": [written]}
-    made = Settings.load(base_url="http://localhost", access_token="t", **settings)
-    assert made.keeps_history_of(slug, {shown})
     assert warehouse.run(service, **settings).status == "succeeded"
+    histories = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'records%history'"
+    assert warehouse.query(histories) == [(int(key == "templates"),)]
     read = {left} if key == "templates" else {kept, loose}
     assert {s for s, state in states(warehouse).items() if state == "synced"} == read
     selection = Selection(template=written)
@@ -812,20 +812,33 @@ def test_a_name_that_an_earlier_version_noted_in_another_unicode_form_still_leav
 
 @pytest.mark.parametrize("name", ["caf\u00e9", "\uace0\uac1d", "\u30c7\u30fc\u30bf"])
 @pytest.mark.parametrize("shown", ["NFC", "NFD"])
-def test_rules_by_a_name_in_another_unicode_form_are_not_passed_over(
+def test_rules_by_a_name_in_another_unicode_form_apply_to_all_templates_of_that_name(
     warehouse: Warehouse, name: str, shown: Literal["NFC", "NFD"]
 ) -> None:
-    service, _, payroll, _ = make_service()
-    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
-    service.rename_template(slug, normalize(shown, name))
+    service, staff, payroll, _ = make_service()
+    by_name = {each.name: each.slug for each in service.templates()}
+    service.rename_template(by_name["payroll"], normalize(shown, name))
     service.append_rows(payroll, [{"salary": 777}])
-    written = normalize("NFD" if shown == "NFC" else "NFC", name)
-    for _ in range(2):
-        ran = warehouse.run(service, privacy={written: {"salary": "drop"}})
-        assert ran.status == "partial"
-        assert "has this name in another Unicode form: nothing of it is read" in str(ran.problems[0])
-        assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
-    assert warehouse.run(service, privacy={slug: {"salary": "drop"}}).status == "succeeded"
+    other: Literal["NFC", "NFD"] = "NFD" if shown == "NFC" else "NFC"
+    rules: dict[str, Any] = {"privacy": {normalize(other, name): {"salary": "drop"}}, "history": True}
+    assert warehouse.run(service, **rules).status == "succeeded"
+    # one more template of that name, in the other form, and then that one alone
+    service.rename_template(by_name["customers"], normalize(other, name))
+    service.append_rows(staff, [{"salary": 777}])
+    assert warehouse.run(service, **rules).status == "succeeded"
+    service.delete_import(payroll)
+    assert warehouse.run(service, **rules).status == "succeeded"
+    for table in ("records", "records_customers", "records_customers_history"):
+        assert warehouse.query(f"SELECT count(*) FROM {table} WHERE CAST({table} AS VARCHAR) LIKE '%777%'") == [(0,)]
+    shown_names = warehouse.query("SELECT DISTINCT template__name FROM imports WHERE slug = ?", staff)
+    assert shown_names == [(normalize(other, name),)]
+
+
+def test_rules_under_a_name_in_two_unicode_forms_are_refused() -> None:
+    names = [normalize(form, "caf\u00e9") for form in ("NFC", "NFD")]
+    rules = {name: {"salary": "drop"} for name in names}
+    with pytest.raises(ConfigError, match="is there twice, in two Unicode forms"):
+        Settings.load(base_url="http://127.0.0.1:1", access_token="t", privacy=rules)
 
 
 def test_a_template_whose_imports_only_failed_keeps_its_rules_when_it_is_renamed(warehouse: Warehouse) -> None:
