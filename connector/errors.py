@@ -16,13 +16,14 @@ Messages have endpoint, status and page if there are any, and never a token.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
 class ConnectorError(Exception):
     """Base of everything this package raises on purpose; `str()` is one sentence for the operator.
 
-    `endpoint`, `status` and `page` say where it happened, when a request was involved.
+    `endpoint`, `status`, `page` and `per_page` say where it happened, when a request was involved.
     """
 
     def __init__(
@@ -32,21 +33,23 @@ class ConnectorError(Exception):
         endpoint: str | None = None,
         status: int | None = None,
         page: int | None = None,
+        per_page: int | None = None,
     ) -> None:
         super().__init__(message)
         self.endpoint = endpoint
         self.status = status
         self.page = page
+        self.per_page = per_page
 
     def __reduce__(self) -> tuple[Any, ...]:
         # dlt pickles exceptions into its trace; the default loses keyword-only arguments
-        return _rebuild, (type(self), str(self), self.endpoint, self.status, self.page)
-
-
-def _rebuild(
-    kind: type[ConnectorError], message: str, endpoint: str | None, status: int | None, page: int | None
-) -> ConnectorError:
-    return kind(message, endpoint=endpoint, status=status, page=page)
+        place: dict[str, Any] = {
+            "endpoint": self.endpoint,
+            "status": self.status,
+            "page": self.page,
+            "per_page": self.per_page,
+        }
+        return partial(type(self), **place), (str(self),)
 
 
 class ConfigError(ConnectorError):

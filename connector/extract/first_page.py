@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.extract.concurrency import run_concurrently
 from connector.extract.convention import FROM_ZERO
-from connector.extract.page_sizes import shorter_size
-from connector.extract.shortening import is_too_long
+from connector.extract.shortening import Shortening, Unanswered
 
 SIZES = (1, 2, 3)  # of pages 1 that are compared
 ROUNDS = 4  # of these, which show whether the order of a listing whose page 0 cannot be read differs between requests
@@ -25,7 +24,7 @@ class FirstPage:
     doubt: str | None = None
 
 
-async def find_first_page(fetch: FetchKeys, size: int, known: Set[str]) -> FirstPage:
+async def find_first_page(fetch: FetchKeys, shortening: Shortening, size: int, known: Set[str]) -> FirstPage:
     """Determine whether page 0 is the first page, and not unknown or an alias of page 1 or of the last page.
 
     It is the first page if page 1 is shorter, or if its first row is on no other page of any size and small pages 1
@@ -43,7 +42,7 @@ async def find_first_page(fetch: FetchKeys, size: int, known: Set[str]) -> First
     except TooLargeError:
         raise
     except ConnectorError as error:
-        if isinstance(error, TransientError) and await is_too_long(error, fetch, FROM_ZERO, size, shorter_size):
+        if isinstance(error, TransientError) and (await shortening.diagnose(error, FROM_ZERO) is Unanswered.too_long):
             raise TooLargeError(str(error), page=error.page) from error
         refused = means_no_such_page(error, 2)  # it would not be, if it were the first
         return FirstPage(doubt=None if refused or await _begins_at_page_1(fetch) else _unread(error))

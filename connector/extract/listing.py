@@ -30,7 +30,7 @@ from itertools import islice
 from random import Random
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
+from connector.errors import ConnectorError, means_no_such_page
 from connector.extract.agreement import Agreement, Ending, Sweep
 from connector.extract.concurrency import run_concurrently
 from connector.extract.convention import FROM_ONE, FROM_ZERO, PageConvention
@@ -48,7 +48,7 @@ from connector.extract.overlap import (
     through,
 )
 from connector.extract.page_sizes import MAX_PER_PAGE, PageSizes, shorter_size
-from connector.extract.shortening import is_too_long
+from connector.extract.shortening import Shortening
 
 T = TypeVar("T")
 Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
@@ -100,6 +100,7 @@ class Lister(Generic[T]):
         self._stop = stop
         self._seen: dict[str, T] = {}
         self._sizes = PageSizes(MAX_PER_PAGE)
+        self._shortening = Shortening(fetch, shorter_size)
         self._sweeps = 0
         self._end = 0  # the last position of the last orderly sweep
         self.convention = FROM_ONE  # as far as it is known
@@ -112,16 +113,7 @@ class Lister(Generic[T]):
         If a page exceeds the limit on a reply, or is answered only if it is shorter, everything is requested again in
         shorter pages.
         """
-        while True:
-            try:
-                return await self._all()
-            except TooLargeError:
-                if not self._sizes.shorten():
-                    raise
-            except TransientError as error:
-                too_long = await is_too_long(error, self._fetch, self.convention, self._sizes.size, shorter_size)
-                if not (too_long and self._sizes.shorten()):
-                    raise
+        return await self._in_shorter_pages(self._all)
 
     async def _all(self) -> Listing[T]:
         try:
@@ -137,8 +129,21 @@ class Lister(Generic[T]):
 
     async def again(self) -> Listing[T]:
         """List again after the listing proved incomplete by other means: sweep until sweeps agree, keeping all rows."""
+        return await self._in_shorter_pages(self._again)
+
+    async def _again(self) -> Listing[T]:
         await self.counts_from_zero()
         return self._listing(await self._agree())
+
+    async def _in_shorter_pages(self, read: Callable[[], Awaitable[Listing[T]]]) -> Listing[T]:
+        while True:
+            try:
+                return await read()
+            except ConnectorError as error:
+                size = await self._shortening.next_size(error, self.convention, self._sizes.unclamped)
+                if size is None:
+                    raise
+                self._sizes.request(size)
 
     def _listing(self, reason: str | None) -> Listing[T]:
         reason = reason or self._unproven_reason
@@ -173,7 +178,7 @@ class Lister(Generic[T]):
         async def fetch(page: int, per_page: int) -> list[str]:
             return self._note(await self._fetch(page, per_page))
 
-        found = await find_first_page(fetch, self._sizes.unclamped, frozenset(self._seen))
+        found = await find_first_page(fetch, self._shortening, self._sizes.unclamped, frozenset(self._seen))
         self._unproven_reason = found.doubt or self._unproven_reason
         if found.is_0:
             self.convention = FROM_ZERO

@@ -41,14 +41,11 @@ class PageSizes:
         """Return whether pages can be requested that share positions with their neighbours."""
         return self.respected and self.size >= SMALLEST_OVERLAP_SIZE
 
-    def shorten(self) -> bool:
-        """Request shorter pages, because one was too large; return false if they are as short as they may be."""
-        shorter = shorter_size(self.size)
-        if shorter is None:
-            return False
-        self.size = self.unclamped = shorter
-        self.end_proof = MOVING_END_PROOF * self.size
-        return True
+    def request(self, size: int) -> None:
+        """Request pages of this size from now on, which is as before or shorter."""
+        if size < self.unclamped:
+            self.size = self.unclamped = size
+            self.end_proof = MOVING_END_PROOF * self.size
 
     def unclamp(self) -> None:
         """Take back that the service clamps `per_page`."""

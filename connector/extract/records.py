@@ -36,7 +36,6 @@ from connector.errors import (
     ConnectorError,
     ContractError,
     NotFoundError,
-    TooLargeError,
     TransientError,
     means_no_such_page,
 )
@@ -44,7 +43,7 @@ from connector.extract.agreement import DIVISORS, SHORTENED_BY, UNEVEN_QUIET, qu
 from connector.extract.concurrency import run_concurrently, run_in_order
 from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.page_sizes import MAX_PER_PAGE, SHORTER_PAGES
-from connector.extract.shortening import is_too_long
+from connector.extract.shortening import Shortening
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import EPOCH, Import, RecordPage, Reject
@@ -219,18 +218,15 @@ async def read_import(client: RecordsClient, import_: Import, convention: PageCo
     async def fetch(page: int, per_page: int) -> RecordPage:
         return await client.list_records(import_.slug, page, per_page)
 
-    size = MAX_PER_PAGE
+    shortening, size = Shortening(fetch, _shorter), MAX_PER_PAGE
     while True:
         try:
             return await _read_of(client, import_, convention, size)
-        except TooLargeError:
-            if (shorter := _shorter(size)) is None:
+        except ConnectorError as error:
+            shorter = await shortening.next_size(error, convention, size)
+            if shorter is None:
                 raise
-        except TransientError as error:
-            shorter = _shorter(size)
-            if shorter is None or not await is_too_long(error, fetch, convention, size, _shorter):
-                raise
-        size = shorter
+            size = shorter
 
 
 def _shorter(size: int) -> int | None:

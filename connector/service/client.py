@@ -167,7 +167,7 @@ class ServiceClient:
         if status is not None:
             query += f"&status={quote(status, safe='')}"
         decode = decode_import_page if self._guard is None else self._guard.import_page
-        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode))
+        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page, per_page), decode))
 
     def with_one_name(self, imports: Collection[Import]) -> list[Import]:
         """Return the imports with one name for each template, and use it from now on.
@@ -215,7 +215,7 @@ class ServiceClient:
                 self.on_records_received(import_slug, len(body))
             return decode_record_page(body) if guard is None else guard.record_page(import_slug, body)
 
-        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode)
+        found = await self._call(self._get(_RECORDS, path, query, page, per_page, import_slug, most), decode)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)
         return self._measured(found)
 
@@ -244,12 +244,13 @@ class ServiceClient:
         path: str,
         query: str = "",
         page: int | None = None,
+        per_page: int | None = None,
         slug: str | None = None,
         max_bytes: int | None = None,
     ) -> Call:
         url = f"{self._base_url}{path}{query}"
         most = self._limits.reply_bytes if max_bytes is None else max_bytes
-        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=most)
+        return Call(operation, "GET", url, f"GET {path}", page, per_page, slug, max_bytes=most)
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
         if self._instruments is None:
@@ -434,6 +435,7 @@ def _error(
         endpoint=call.endpoint,
         status=outcome.status,
         page=call.page,
+        per_page=call.per_page,
     )
 
 

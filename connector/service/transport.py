@@ -46,6 +46,7 @@ class Call:
     url: str
     endpoint: str
     page: int | None = None
+    per_page: int | None = None
     import_slug: str | None = None
     content: bytes | None = None
     max_bytes: int = LIMITS.reply_bytes

@@ -29,6 +29,7 @@ from connector.errors import (
 from connector.extract import records, spill
 from connector.extract.convention import PageConvention
 from connector.extract.records import MAX_MOVES, MAX_SWEEPS, ImportRead, Verdict, read_import
+from connector.extract.shortening import MAX_REPEATS, PROOFS
 from connector.ledger import COMPLETED
 from connector.models import Import, Record, RecordPage, Reject, Template, microseconds
 from tests.simulation.virtual_time import VirtualLoop
@@ -930,21 +931,19 @@ def test_an_import_that_gets_records_while_they_answer_404_is_not_empty() -> Non
 # --- pages that are too large
 
 
-@pytest.mark.parametrize(
-    "error", [TooLargeError("more than 32 MiB"), TransientError("504", status=504, page=1)], ids=repr
-)
+@pytest.mark.parametrize("kind", [TooLargeError, TransientError])
 @pytest.mark.parametrize("largest", [99, 50, 10, 9, 1])
 @pytest.mark.parametrize("status", [COMPLETED, "submitted"])
 @pytest.mark.parametrize("count", [10, 25, 230])
 def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(
-    largest: int, status: str, count: int, error: ConnectorError
+    largest: int, status: str, count: int, kind: type[ConnectorError]
 ) -> None:
     class Heavy(Service):
         out_of_range_404 = True
 
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
             if per_page > largest:
-                raise error
+                raise kind("504", status=504, page=page, per_page=per_page)
             return await super().list_records(import_slug, page, per_page)
 
     service = Heavy(count, status=status)
@@ -957,7 +956,7 @@ def test_a_page_0_that_is_never_answered_does_not_shorten_the_others() -> None:
     class Without(Service):
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
             if page == 0:
-                raise TransientError("500", status=500, page=0)
+                raise TransientError("500", status=500, page=0, per_page=per_page)
             return await super().list_records(import_slug, page, per_page)
 
     service = Without(250, off=50, status="submitted")
@@ -966,21 +965,28 @@ def test_a_page_0_that_is_never_answered_does_not_shorten_the_others() -> None:
     assert {size for _, size in service.pages} == {100}
 
 
-def test_a_page_that_is_answered_again_is_not_too_long() -> None:
+@pytest.mark.parametrize("failures", [1, MAX_REPEATS, MAX_REPEATS + 1])
+def test_a_page_that_is_answered_again_is_not_too_long(failures: int) -> None:
     class Down(Service):
-        failing = True
+        left, again = failures, 0
 
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
-            if self.failing and per_page == 100:
-                self.failing = False
-                raise TransientError("500", status=500, page=page)
+            if page == 2 and per_page == 100:
+                self.again -= 1
+                if self.left and self.again < 0:
+                    self.left, self.again = self.left - 1, PROOFS
+                    raise TransientError("500", status=500, page=page, per_page=per_page)
             return await super().list_records(import_slug, page, per_page)
 
     service = Down(250)
-    with pytest.raises(TransientError):
-        read(service)
-    assert service.pages.count((1, 100)) == 1
-    assert read(service).verdict is Verdict.complete
+    if failures > MAX_REPEATS:
+        with pytest.raises(TransientError):
+            read(service)
+        return
+    outcome = read(service)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, 250)
+    assert [size for _, size in service.pages].count(10) == 10 * failures
+    assert service.pages.count((1, 100)) > failures
 
 
 @pytest.mark.parametrize("bad", [3, 57, 229])
@@ -992,7 +998,7 @@ def test_a_record_that_the_service_cannot_show_costs_few_requests(bad: int, stat
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
             if (page - 1) * per_page <= bad < page * per_page:
                 self.failed += 1
-                raise TransientError(f"page {page} of {per_page}", status=status, page=page)
+                raise TransientError(f"page {page} of {per_page}", status=status, page=page, per_page=per_page)
             return await super().list_records(import_slug, page, per_page)
 
     service = Spoilt(230)
