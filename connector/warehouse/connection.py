@@ -226,9 +226,9 @@ class Connection:
         """Return table → column → type in the destination's words, in their order."""
         return self.adapter.ordered_columns(self.client)
 
-    def may_create(self) -> bool:
-        """Return whether the role may create tables in the dataset, as far as the destination tells."""
-        return self.adapter.may_create(self.client)
+    def may_write(self, table: str | None) -> bool:
+        """Return whether the role may add rows to a table, or create tables in the dataset if that is None."""
+        return self.adapter.may_write(self.client, table)
 
     def declared(self, table: str) -> dict[str, str]:
         """Return column → its type as the destination writes it in a definition."""

@@ -53,6 +53,7 @@ _COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS
 _FIXED = {table: {*_COLUMNS[table], "_dlt_id", RULES_COLUMN} for table in (IMPORTS, RECORDS)}
 _VARIANT_OF = {"has_text": TEXT_VARIANT, "has_double": DOUBLE_VARIANT}
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
+_NEEDED = frozenset(_SYSTEM) - {RECORDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     if not shaped - histories <= named or bases or catalog.hidden:
         naming = [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]]
         named |= _named_in(connection, naming) - histories
-    _check_rights(connection, catalog.hidden, named)
+    _check_rights(connection, catalog, named)
     orphans = frozenset(table for table, base in bases.items() if base in named)
     # a load that died may have created columns that no later version of the schema has
     unsure = {
@@ -162,19 +163,26 @@ def inspect_dataset(connection: Connection) -> Dataset:
     return Dataset(columns, ours, foreign, made, current, added, templates, orphans, stored.format)
 
 
-def _check_rights(connection: Connection, hidden: Collection[str], named: Set[str]) -> None:
-    """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, and another would be made.
+def _check_rights(connection: Connection, catalog: Catalog, named: Set[str]) -> None:
+    """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, or another would be made.
 
-    `named` are the names of our tables. Tables may be hidden on purpose from a reader, who may not create any.
+    `named` are the names of our tables. Tables with records may be hidden on purpose from a reader, who may not write
+    to the ledger, or, if that is hidden too, may not create it. The others are needed to tell a reader anything.
     """
-    if not hidden or not connection.may_create():
-        return
-    for table in sorted(hidden):
+    loads = bool(catalog.hidden) and connection.may_write(LEDGER if LEDGER in catalog.tables else None)
+    for table in sorted(catalog.hidden if loads else catalog.hidden & _NEEDED):
         found = _ANY_HISTORY.fullmatch(table)
         base = table if found is None or table in named else found[1]
         identity = {*VERSION_COLUMNS} if base != table else {*_identity(table)}
         if base in named and identity <= connection.declared(table).keys():
-            raise ConfigError(_not_permitted(connection, table))
+            raise ConfigError(_not_permitted(connection, table) if loads else _not_readable(connection, table))
+
+
+def _not_readable(connection: Connection, table: str) -> str:
+    return (
+        f"The role that connects may not read {connection.name(table)}, which shows the state of the warehouse: grant "
+        "it SELECT on that table. `importer-sync query` needs only the tables of the query."
+    )
 
 
 def _not_permitted(connection: Connection, table: str) -> str:

@@ -89,14 +89,27 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
         ended = run_as(LOADER, *words.split(), **history)
         assert (ended.code, "no rights on" in ended.err) == (2, True), (words, ended.out, ended.err)
     if what == "a template":  # which readers may not read either, and may not need to
-        for words in ("status", "templates", "sql list", "report"):
-            ended = run_as(PERSON, *words.split())
-            assert ended.code == 0, (words, ended.err)
+        admin = run_as.address.replace("%s:secret", "postgres:x")
+        for more in ("", f"GRANT CREATE ON SCHEMA importer_data TO {PERSON}"):
+            with closing(psycopg2.connect(admin)) as connection, connection:
+                connection.cursor().execute(more or "SELECT 1")
+            for words in ("status", "templates", "sql list", "report"):
+                ended = run_as(PERSON, *words.split())
+                assert ended.code == 0, (words, ended.err)
         with closing(psycopg2.connect(run_as.address.replace("%s", LOADER))) as connection, connection:
-            connection.cursor().execute(
-                f"REVOKE ALL ON importer_data.sync_imports, importer_data._dlt_loads FROM {READER}"
-            )
-        assert run_as(PERSON, "sql", "list").code == 0
+            connection.cursor().execute(f"REVOKE ALL ON importer_data._dlt_loads FROM {READER}")
+        for words in ("status", "verify", "doctor", "report"):
+            ended = run_as(PERSON, *words.split())
+            assert (ended.code, "may not read importer_data._dlt_loads" in ended.err) == (2, True), (words, ended.err)
+        assert run_as(PERSON, "query", "SELECT count(*) FROM importer_data.imports").code == 0
+        # a loader that may create nothing any more would not notice what it cannot see
+        with closing(psycopg2.connect(admin)) as connection, connection:
+            connection.cursor().execute(f"REVOKE CREATE ON SCHEMA importer_data FROM {LOADER}")
+            connection.cursor().execute("ALTER SCHEMA importer_data OWNER TO postgres")
+            connection.cursor().execute(f"GRANT USAGE ON SCHEMA importer_data TO {LOADER}")
+        assert "no rights on" in run_as(LOADER, "run").err
+        with closing(psycopg2.connect(admin)) as connection, connection:
+            connection.cursor().execute(f"ALTER SCHEMA importer_data OWNER TO {LOADER}")
     admin = run_as.address.replace("%s:secret", "postgres:x")
     with closing(psycopg2.connect(admin)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(GIVE)

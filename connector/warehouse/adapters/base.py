@@ -187,8 +187,11 @@ class Adapter:
             found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
         return dict(found)
 
-    def may_create(self, client: Client) -> bool:  # noqa: ARG002
-        """Return whether the role may create tables in the dataset, as far as the destination tells."""
+    def may_write(self, client: Client, table: str | None) -> bool:  # noqa: ARG002
+        """Return whether the role may add rows to a table, or create tables in the dataset if that is None.
+
+        True if the destination does not tell.
+        """
         return True
 
     def declared(self, client: Client, table: str) -> dict[str, str]:

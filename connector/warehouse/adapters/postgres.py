@@ -36,7 +36,10 @@ class Postgres(Adapter):
     sql: ClassVar[Sql] = PostgresSql()
     _precision: ClassVar[str] = "COALESCE(numeric_precision, datetime_precision)"
 
-    def may_create(self, client: Client) -> bool:
+    def may_write(self, client: Client, table: str | None) -> bool:
+        if table is not None:
+            name = client.make_qualified_table_name(table)
+            return bool(self.fetch(client, "SELECT has_table_privilege(%s, 'INSERT') AS may", [name])[0]["may"])
         sql = "SELECT has_schema_privilege(oid, 'CREATE') AS may FROM pg_catalog.pg_namespace WHERE nspname = %s"
         return any(row["may"] for row in self.fetch(client, sql, [client.dataset_name]))
 
