@@ -110,7 +110,7 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
         LockedError: Another run into the same dataset is in progress; nothing was done.
         ConnectorError: The run failed; what was committed before stays, and the next run continues from there.
     """
-    wanted = configured_settings() if source is None else settings_of(source)
+    wanted = _settings(pipeline, source)
     with without_warnings_of_json():
         tally = run(pipeline, wanted, as_run(scope))
     keeps = wanted.views and (scope is None or scope.shard is None) and (tally.load_ids or tally.fatal is None)
@@ -136,7 +136,7 @@ def verify(pipeline: Pipeline, source: DltSource | None = None, *, deep: bool = 
         ConfigError: A setting or the destination cannot be used.
         ConnectorError: There is no warehouse yet, or the service cannot be read.
     """
-    report = compare(pipeline, configured_settings() if source is None else settings_of(source), deep)
+    report = compare(pipeline, _settings(pipeline, source), deep)
     return VerifyResult(
         deep=report.deep,
         imports=report.imports,
@@ -162,7 +162,12 @@ def plan(pipeline: Pipeline, source: DltSource | None = None) -> RunPlan:
         ConfigError: A setting or the destination cannot be used.
         ConnectorError: The service cannot be listed, or the warehouse cannot be read.
     """
-    return look_ahead(pipeline, configured_settings() if source is None else settings_of(source))
+    return look_ahead(pipeline, _settings(pipeline, source))
+
+
+def _settings(pipeline: Pipeline, source: DltSource | None) -> settings.Settings:
+    name = pipeline.pipeline_name
+    return configured_settings(name) if source is None else settings_of(source, name)
 
 
 def as_run(scope: Scope | None) -> settings.RunScope:

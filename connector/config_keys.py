@@ -47,13 +47,45 @@ OF_DLT = frozenset(
 )
 
 
-def refuse_unknown_keys() -> None:
-    """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one."""
-    parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
-    parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]}), *_misspelt_variables()]
-    parts += [*_divided_tables(), *_bare_variables()]
+def active_pipeline() -> str | None:
+    """Return the name of dlt's active pipeline, the one created last, if there is any."""
+    from dlt.common.configuration.container import Container
+    from dlt.common.pipeline import PipelineContext
+
+    context = Container()[PipelineContext]
+    return context.pipeline().pipeline_name if context.is_active() else None
+
+
+def refuse_unknown_keys(pipeline: str | None) -> None:
+    """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one.
+
+    `pipeline` is the pipeline whose own sections count too, as `[crm.sources.importer]` does for the pipeline crm.
+    """
+    known = frozenset(Settings.model_fields)
+    parts = [*_unknown(OWN, OWN_KEYS, frozenset()), *_misspelt((), {SOURCE[0], *OWN})]
+    for above in _above(pipeline):
+        parts += _unknown((*above, *SOURCE), known, OF_DLT)
+        parts += [*_misspelt((*above, *SOURCE[:1]), {SOURCE[1]}), *(_misspelt(above, {SOURCE[0]}) if above else ())]
+    parts += [*_misspelt_variables(pipeline), *_divided_tables(pipeline), *_bare_variables()]
     if parts:
         raise ConfigError(" ".join(parts))
+
+
+def refuse_other_pipeline(found_for: str | None, pipeline: str) -> None:
+    """Raise ConfigError if settings found while `found_for` was active would be others for the pipeline that loads."""
+    for name in () if found_for == pipeline else {found_for or pipeline, pipeline}:
+        for level in _levels(name)[: -len(_levels(None))]:
+            here = [*_in_files(level).items(), *_in_environment(level).items()]
+            for place in (place for key, place in sorted(here) if key in Settings.model_fields):
+                raise ConfigError(
+                    f"[{'.'.join(level)}] in {place} is for the pipeline {name}: call importer_source() after creating "
+                    f"the pipeline {pipeline}, and before any other, because dlt looks for settings of the last one."
+                )
+
+
+def _above(pipeline: str | None) -> list[tuple[str, ...]]:
+    """Return the sections below which dlt looks for a setting: the pipeline's own and, after it, none."""
+    return [(), *([] if pipeline is None else [(pipeline,)])][::-1]
 
 
 def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset[str]) -> Iterator[str]:
@@ -63,14 +95,15 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
             yield f"{what}: {suggest_known(name, known)}"
 
 
-def _divided_tables() -> Iterator[str]:
+def _divided_tables(pipeline: str | None) -> Iterator[str]:
     """Yield a sentence for each table of settings that several places have: dlt would ignore all but one of them.
 
     A variable replaces hints, like any setting, but not rules of privacy.
     """
+    levels = _levels(pipeline)
     for name in TABLES:
-        places = [place for level in _levels() for found in _each_file(level) if (place := found.get(name))]
-        variables = {"__".join([*level, name]).upper() for level in _levels() if name == "privacy"}
+        places = [place for level in levels for found in _each_file(level) if (place := found.get(name))]
+        variables = {"__".join([*level, name]).upper() for level in levels if name == "privacy"}
         places += [f"the environment variable {each}" for each in os.environ if each.upper() in variables]
         if len(places) > 1:
             first, second, *_ = places if places[0] != places[1] else (f"two sections of {places[0]}", "")
@@ -78,16 +111,10 @@ def _divided_tables() -> Iterator[str]:
             yield f"{name} is set in {both}, and only one of them would count: put all of it into one."
 
 
-def _levels() -> Iterator[tuple[str, ...]]:
-    """Yield the sections in which dlt looks for a setting (dlt's `resolve_single_provider_value`)."""
-    from dlt.common.configuration.container import Container
-    from dlt.common.pipeline import PipelineContext
-
-    context = Container()[PipelineContext]
-    pipelines = [(context.pipeline().pipeline_name,)] if context.is_active() else []
+def _levels(pipeline: str | None) -> list[tuple[str, ...]]:
+    """Return the sections in which dlt looks for a setting (dlt's `resolve_single_provider_value`)."""
     sections = (*SOURCE, "importer")
-    for above in [*pipelines, ()]:
-        yield from ((*above, *sections[:depth]) for depth in range(len(sections), -1, -1))
+    return [(*above, *sections[:depth]) for above in _above(pipeline) for depth in range(len(sections), -1, -1)]
 
 
 def _bare_variables() -> Iterator[str]:
@@ -113,11 +140,16 @@ def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
             yield f"[{section}] is set in {place}, but nothing reads it: did you mean [{other}]?"
 
 
-def _misspelt_variables() -> Iterator[str]:
-    """Yield a sentence for each variable with a misspelling of our sections, or with one underscore instead of two."""
+def _misspelt_variables(pipeline: str | None) -> Iterator[str]:
+    """Yield a sentence for each variable with a misspelling of our sections, in lower case, or with single underscores.
+
+    dlt reads only variables in upper case.
+    """
+    own = "" if pipeline is None else f"{pipeline}__".lower()
     for variable in sorted(os.environ):
-        meant = _variable_meant(variable.lower())
-        if meant is not None and meant != variable.upper():
+        above = own if own and variable.lower().startswith(own) else ""
+        meant = _variable_meant(variable.lower().removeprefix(above))
+        if meant is not None and (meant := above.upper() + meant) != variable:
             yield f"The environment variable {variable} is set, but nothing reads it: did you mean {meant}?"
 
 
@@ -163,15 +195,16 @@ def _each_file(sections: tuple[str, ...]) -> Iterator[dict[str, str]]:
         yield {str(name): _file(provider, str(name), sections) for name in (node if isinstance(node, dict) else ())}
 
 
-def location_of(name: str) -> str | None:
+def location_of(name: str, pipeline: str | None) -> str | None:
     """Return the environment variable or file in which dlt found the value of a setting; None if it found none."""
-    variable = "__".join([*SOURCE, name]).upper()
-    if variable in os.environ:
-        return f"the environment variable {variable}"
-    for provider in _providers():
-        value, _ = provider.get_value(name, object, "", *SOURCE)
-        if value is not None:
-            return _file(provider, name, SOURCE)
+    for sections in ((*above, *SOURCE) for above in _above(pipeline)):
+        variable = "__".join([*sections, name]).upper()
+        if variable in os.environ:
+            return f"the environment variable {variable}"
+        for provider in _providers():
+            value, _ = provider.get_value(name, object, "", *sections)
+            if value is not None:
+                return _file(provider, name, sections)
     return None
 
 

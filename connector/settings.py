@@ -281,6 +281,16 @@ class Settings(BaseModel):
             _refuse(error, values, location_of)
 
 
+def shown_address(url: str) -> str:
+    """Return scheme, host and path of a URL, without what may hold a secret; '' if it has no host."""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{parts.path}" if host else ""
+
+
 def _named(message: str) -> str:
     """Return the key at the start of the message of a rule on several keys, '' if there is none."""
     first = re.split("[. ]", message.removeprefix("Value error, "), maxsplit=1)[0]
@@ -294,6 +304,8 @@ def _refuse(error: ValidationError, values: Mapping[str, Any], location_of: Call
         key = str(each["loc"][0]) if each["loc"] else _named(each["msg"])
         value = values.get(key)
         secret = key not in Settings.model_fields or Settings.model_fields[key].annotation in _SECRET
+        if key == "base_url":
+            value = shown_address(str(value))
         shown = f" = {value!r}" if isinstance(value, str | int | float) and not secret else ""
         place = f" (set in {found})" if key and (found := location_of(key)) else ""
         parts.append(f"{name}{shown}{place}: {each['msg'].removeprefix('Value error, ')}")

@@ -20,12 +20,13 @@ from dlt.common.configuration.exceptions import (
     ConfigValueCannotBeCoercedException,
     ContextDefaultCannotBeCreated,
 )
-from dlt.common.configuration.resolve import resolve_configuration
+from dlt.common.configuration.resolve import inject_section, resolve_configuration
+from dlt.common.configuration.specs.config_section_context import ConfigSectionContext
 from dlt.common.reflection.spec import spec_from_signature
 from dlt.common.typing import TSecretStrValue
 from dlt.extract import DltResource, DltSource
 
-from connector.config_keys import SOURCE, location_of, refuse_unknown_keys
+from connector.config_keys import SOURCE, active_pipeline, location_of, refuse_other_pipeline, refuse_unknown_keys
 from connector.errors import ConfigError
 from connector.load.dlt_bridge import (
     Marker,
@@ -131,9 +132,10 @@ def importer_source(
     """
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     check_folders()
-    refuse_unknown_keys()
-    settings = Settings.load_from(location_of, given).with_client(http_client)
-    shared = _SharedRun(settings, RunScope(window=_window(updated_at)))
+    pipeline = active_pipeline()
+    refuse_unknown_keys(pipeline)
+    settings = Settings.load_from(lambda name: location_of(name, pipeline), given).with_client(http_client)
+    shared = _SharedRun(settings, RunScope(window=_window(updated_at)), pipeline)
 
     @dlt.resource(name="imports", write_disposition="merge")
     def imports() -> Iterator[Any]:
@@ -148,8 +150,8 @@ def importer_source(
     return imports, records
 
 
-def settings_of(source: DltSource) -> Settings:
-    """Return the settings that `importer_source()` was called with.
+def settings_of(source: DltSource, pipeline: str) -> Settings:
+    """Return the settings that `importer_source()` was called with, for a sync by the pipeline of this name.
 
     Raises ConfigError for another source, for one that selects or changes a part of what a sync loads, and for one with
     a window: the caller reads with these settings, without iterating the source, so all of this would be ignored.
@@ -164,24 +166,27 @@ def settings_of(source: DltSource) -> Settings:
             "updated_at bounds only runs by pipeline.run; leave it out here, and give sync "
             "scope=Scope(window=Window(since, until))."
         )
+    refuse_other_pipeline(found[0].pipeline, pipeline)
     return found[0].settings
 
 
-def configured_settings() -> Settings:
-    """Return the settings that `importer_source()` would find, resolved by dlt from its signature.
+def configured_settings(pipeline: str) -> Settings:
+    """Return the settings that `importer_source()` would find for a pipeline, resolved by dlt from its signature.
 
     Raises ConfigError that names what is missing, wrong or unknown, and where to set it.
     """
-    refuse_unknown_keys()
+    refuse_unknown_keys(pipeline)
     declared = inspect.unwrap(importer_source)
     spec, _ = spec_from_signature(declared, inspect.signature(declared))
     try:
-        found = dict(resolve_configuration(spec(), sections=(*SOURCE, "importer")))
+        with inject_section(ConfigSectionContext(pipeline_name=pipeline)):
+            found = dict(resolve_configuration(spec(), sections=(*SOURCE, "importer")))
     except ConfigFieldMissingException as error:
         raise _missing(error.fields) from None
     except ConfigValueCannotBeCoercedException as error:
         raise _wrong(error.field_name, error.field_value) from None
-    return Settings.load_from(location_of, {name: found[name] for name in Settings.model_fields})
+    values = {name: found[name] for name in Settings.model_fields}
+    return Settings.load_from(lambda name: location_of(name, pipeline), values)
 
 
 def _missing(fields: list[str]) -> ConfigError:
@@ -225,11 +230,15 @@ def without_warnings_of_json() -> Iterator[None]:
 
 
 class _SharedRun:
-    """The run that both resources share, a new one each time dlt iterates them."""
+    """The run that both resources share, a new one each time dlt iterates them.
 
-    def __init__(self, settings: Settings, scope: RunScope) -> None:
+    `pipeline` is the name of the pipeline that was active when dlt looked for the settings.
+    """
+
+    def __init__(self, settings: Settings, scope: RunScope, pipeline: str | None) -> None:
         self.settings = settings
         self.scope = scope
+        self.pipeline = pipeline
         self._session: RunSession | None = None
         self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
@@ -268,6 +277,7 @@ class _SharedRun:
         if self._session is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
+            refuse_other_pipeline(self.pipeline, dlt.current.pipeline().pipeline_name)
             check_only_source(dlt.current.pipeline())
             check_failed_jobs_raise()
             self._unfinished = set(RESOURCES) & set(source.selected_resources)

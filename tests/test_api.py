@@ -239,7 +239,7 @@ def test_a_run_that_is_ended_from_outside_is_no_success(
 def source_url(source: Callable[..., DltSource]) -> str:
     from connector.source import settings_of
 
-    return settings_of(source()).base_url
+    return settings_of(source(), "importer").base_url
 
 
 def test_a_warehouse_that_is_not_there(pipeline: Pipeline, source: Callable[..., DltSource]) -> None:

@@ -37,8 +37,8 @@ NO_PASSWORD = "not-given"  # noqa: S105
 
 def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     """Return the pipeline that --pipeline-name, --dataset, --destination and --to describe, without connecting."""
-    destination = _destination(arguments.to, arguments.destination)
-    _refuse_unsupported(destination)
+    destination = _destination(arguments)
+    _refuse_unsupported(destination, arguments.pipeline_name)
     _refuse_names(arguments)
 
     def in_folder(folder: str) -> Pipeline:
@@ -66,13 +66,20 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     return pipeline
 
 
-def _refuse_unsupported(destination: Any) -> None:
+def _configured(accessor: Any, key: str, pipeline: str, kind: type | None = None) -> Any:
+    """Return the value of a key in dlt's configuration, in a section of the pipeline first, as dlt looks for it."""
+    own = accessor.get(f"{pipeline}.{key}", kind)
+    return accessor.get(key, kind) if own is None else own
+
+
+def _refuse_unsupported(destination: Any, pipeline: str) -> None:
     """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
     if not isinstance(destination, str):
         return
-    configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
+    configured = _configured(dlt.config, f"destination.{destination}.destination_type", pipeline)
     kind = (destination if configured is None else str(configured)).rsplit(".", 1)[-1]
-    check_proven(kind, destination, experimental=bool(dlt.config.get("sources.importer.allow_experimental", bool)))
+    experimental = _configured(dlt.config, "sources.importer.allow_experimental", pipeline, bool)
+    check_proven(kind, destination, experimental=bool(experimental))
 
 
 def _refuse_names(arguments: argparse.Namespace) -> None:
@@ -102,16 +109,16 @@ def _configured_destination() -> str | None:
     return None if found is None else str(found)
 
 
-def _destination(uri: str | None, name: str | None) -> Any:
-    if uri is not None:
-        return _destination_at(uri)
-    name = name or _configured_destination()
+def _destination(arguments: argparse.Namespace) -> Any:
+    if arguments.to is not None:
+        return _destination_at(arguments.to)
+    name, pipeline = arguments.destination or _configured_destination(), arguments.pipeline_name
     if name is not None and name in _OWN:
-        return _OWN[name](_address(name))
+        return _OWN[name](_address(name, pipeline))
     if name is not None:
         return name
     own = "destination.duckdb.credentials"
-    if any(dlt.secrets.get(key) is not None for key in (own, f"{own}.database")):
+    if any(_configured(dlt.secrets, key, pipeline) is not None for key in (own, f"{own}.database")):
         return "duckdb"
     return dlt.destinations.duckdb(str(Path.cwd() / DUCKDB_FILE))
 
@@ -174,9 +181,9 @@ _OWN: Mapping[str, Callable[[str], Any]] = {
 _LAKE = ("data", "schema")
 
 
-def _address(name: str) -> str:
+def _address(name: str, pipeline: str) -> str:
     """Return the URL that `init` was given, or the one in dlt's configuration of a destination."""
-    given: Any = dlt.secrets.get(f"destination.{name}.credentials")
+    given = _configured(dlt.secrets, f"destination.{name}.credentials", pipeline)
     if not isinstance(given, str):
         raise _missing_destination(name, ["credentials"])
     return address_of(given)[1] if given.partition(":")[0] == name else given

@@ -14,7 +14,6 @@ from connector import telemetry
 from connector.cli.configuration import open_pipeline, prepare_file
 from connector.cli.exit_codes import FAILED, PARTIAL, exit_code, explain
 from connector.cli.notices import Addresses, addresses, notify
-from connector.cli.options import PIPELINE_NAME
 from connector.cli.output import Output, amount, duration, size
 from connector.cli.progress import progress_of
 from connector.cli.redaction import add_secret, scrub, scrubbed
@@ -36,15 +35,18 @@ PROBLEMS_SHOWN = 10
 def run_scope(arguments: argparse.Namespace, output: Output, scope: RunScope) -> int:
     """Run a sync over `scope` with the pipeline that the command line names; return the exit code."""
     named = (arguments.to, arguments.destination, arguments.dataset)
-    return run_pipeline(lambda: open_pipeline(arguments), scope, output, named)
+    return run_pipeline(arguments.pipeline_name, lambda: open_pipeline(arguments), scope, output, named)
 
 
-def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]) -> int:
-    """Carry out one run over `scope`; return the exit code. Raises only errors that kept the run from beginning.
+def run_pipeline(
+    name: str, opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]
+) -> int:
+    """Carry out one run of the pipeline over `scope`; return the exit code.
 
-    `named` tells the notices of runs into one warehouse from those into another.
+    Raises only errors that kept the run from beginning. `named` tells the notices of runs into one warehouse from those
+    into another.
     """
-    attempt = _Attempt(opened, scope, output, named)
+    attempt = _Attempt(name, opened, scope, output, named)
     with telemetry.exporting(scrub):
         try:
             tally = supervised(attempt.work, on_first=attempt.on_first, on_forced=attempt.on_forced)
@@ -66,14 +68,14 @@ class _Attempt:
     """A run, and the recipients of its notices, as far as the configuration could be read."""
 
     def __init__(
-        self, opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]
+        self, name: str, opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]
     ) -> None:
+        self._pipeline_name = name
         self._opened = opened
         self._named = named
         self._scope = scope
         self._output = output
         self._addresses: Addresses | None = None
-        self._pipeline_name = PIPELINE_NAME
         self._unmatched: list[str] = []
         self._views_warning: str | None = None
         self.where = ""
@@ -82,8 +84,7 @@ class _Attempt:
         self._addresses = addresses()
         for secret in self._addresses.secrets:
             add_secret(secret)
-        settings, pipeline = load_settings(), self._opened()
-        self._pipeline_name = pipeline.pipeline_name
+        settings, pipeline = load_settings(self._pipeline_name), self._opened()
         prepare_file(pipeline)
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with without_warnings_of_json(), progress_of(self._output) as progress:

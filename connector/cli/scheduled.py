@@ -44,6 +44,7 @@ def run_and_exit(
         from connector.cli.run_command import run_pipeline
 
         code = run_pipeline(
+            pipeline_name,
             lambda: dlt.pipeline(pipeline_name, destination=destination, dataset_name=dataset_name),
             as_run(scope),
             output,

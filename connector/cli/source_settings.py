@@ -7,9 +7,9 @@ from connector.settings import Settings
 from connector.source import configured_settings
 
 
-def load_settings() -> Settings:
-    """Return the settings of `importer_source()`; from now on its secrets are redacted from the output."""
-    settings = configured_settings()
+def load_settings(pipeline_name: str) -> Settings:
+    """Return the settings of `importer_source()` for a pipeline; from now on its secrets are redacted in the output."""
+    settings = configured_settings(pipeline_name)
     add_secret(settings.access_token.get_secret_value())
     if settings.privacy_key is not None:
         add_secret(settings.privacy_key.get_secret_value())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import stat
@@ -10,14 +11,17 @@ from typing import Any
 
 import dlt
 import pytest
+from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector.api import sync
 from connector.cli import main
+from connector.cli.configuration import open_pipeline
 from connector.errors import ConfigError, ConnectorError
 from connector.nearest import suggest_known
 from connector.reporting.html.writing import write
 from connector.settings import Settings
-from connector.source import importer_source
+from connector.source import configured_settings, importer_source, settings_of
+from connector.warehouse.destination import local_file
 
 NEEDED: dict[str, Any] = {"base_url": "http://127.0.0.1:9", "access_token": "very-secret-token"}
 
@@ -63,6 +67,66 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(configured, capsys
     assert "did you mean destination?" in said
     with pytest.raises(ConfigError, match="did you mean batch_rows"):
         importer_source()
+
+
+def test_the_address_in_the_section_of_a_pipeline_is_used(configured, tmp_path: Path) -> None:
+    configured("")
+    (tmp_path / ".dlt" / "secrets.toml").write_text('[crm.destination.duckdb]\ncredentials = "own.duckdb"\n')
+    reload_context()
+    for name, file in (("crm", "own.duckdb"), ("importer", "importer.duckdb")):
+        named = argparse.Namespace(to=None, destination=None, dataset="importer_data", pipeline_name=name)
+        assert str(local_file(open_pipeline(named))) == str(tmp_path / file)
+
+
+OWN_SECTION = """
+[sources.importer]
+base_url = "http://127.0.0.1:9"
+[crm.sources.importer]
+exclude_templates = ["Orders"]
+[crm.sources.importer.privacy."*"]
+email = "drop"
+"""
+
+
+def test_the_section_of_a_pipeline_counts_for_it_alone(configured, tmp_path: Path) -> None:
+    configured(OWN_SECTION)
+    made = configured_settings("crm")
+    assert (made.exclude_templates, made.privacy) == (("Orders",), {"*": {"email": "drop"}})
+    other = configured_settings("importer")
+    assert (other.exclude_templates, other.privacy) == (None, {})
+    early = importer_source()
+    pipeline = dlt.pipeline("crm", destination="duckdb", pipelines_dir=str(tmp_path / "p"))
+    assert settings_of(importer_source(), "crm").privacy == {"*": {"email": "drop"}}
+    for run in (lambda: sync(pipeline, early), lambda: pipeline.run(early)):
+        with pytest.raises(
+            (ConfigError, PipelineStepFailed), match=r"call importer_source\(\) after creating the pipeline"
+        ):
+            run()
+
+
+def test_a_command_reads_the_section_of_its_pipeline(configured, capsys) -> None:
+    configured(OWN_SECTION.replace("exclude_templates", "exclude_template"))
+    assert "exclude_template under [crm.sources.importer]" in refused(capsys, "check", "--pipeline-name", "crm")
+    configured(OWN_SECTION.replace("[crm.sources.importer]", "[crm.source.importer]"))
+    assert "did you mean [crm.sources]" in refused(capsys, "check", "--pipeline-name", "crm")
+
+
+@pytest.mark.parametrize(
+    "variable", ["sources__importer__privacy", "SOURCES__IMPORTER__Status", "crm__sources__importer__raw"]
+)
+def test_a_variable_in_lower_case_is_refused(variable: str, configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(variable, "{}")
+    said = refused(capsys, "check", "--pipeline-name", "crm")
+    assert f"The environment variable {variable} is set, but nothing reads it: did you mean {variable.upper()}?" in said
+
+
+@pytest.mark.parametrize("base_url", [" http://host.example/a?api_key=hidden", "ftp://hidden@host.example/a"])
+def test_a_wrong_address_is_shown_without_what_may_be_secret(base_url: str, configured, capsys) -> None:
+    configured(f'[sources.importer]\nbase_url = "{base_url}"\n')
+    said = refused(capsys, "check")
+    assert "host.example/a" in said
+    assert "hidden" not in said
 
 
 @pytest.mark.parametrize(

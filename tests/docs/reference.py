@@ -106,7 +106,8 @@ SETTINGS_PAGE = """# Settings
 
 Each key is set in `.dlt/config.toml` of the working directory, a secret in `.dlt/secrets.toml`, or as an environment
 variable, which takes precedence. `importer-sync init` writes the files, and `importer-sync check` tests them. A
-wrong value is reported in one sentence, with exit code 2.
+wrong value is reported in one sentence, with exit code 2. A key in a section of the pipeline, as
+`[crm.{source}]`, counts for `--pipeline-name crm` alone and takes precedence there.
 
 ## `[{source}]`
 

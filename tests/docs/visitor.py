@@ -147,7 +147,7 @@ class Visitor:
         before = tomlkit.parse(file.read_text()).unwrap() if file.exists() else {}
         file.write_text(tomlkit.dumps(_merged(before, more)))
         self._look_again()
-        load_settings()
+        load_settings("importer")
 
 
 def _is_plain(line: str) -> bool:

@@ -102,7 +102,7 @@ class Examination:
 
 def examine(arguments: argparse.Namespace) -> Examination:
     """Run all tests. Raises ConfigError if the configuration is incomplete, or the warehouse has a newer format."""
-    settings, pipeline = load_settings(), open_pipeline(arguments)
+    settings, pipeline = load_settings(arguments.pipeline_name), open_pipeline(arguments)
     service, learned = _service(settings)
     destination = _destination(pipeline)
     place = location(pipeline)

@@ -18,9 +18,10 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    pipeline = arguments.pipeline_name
     # a program may have set `deletes` in its code, so the default is no reason to erase
-    configured = all(location_of(name) is not None for name in ("access_token", "base_url", "deletes"))
-    mirrors = configured and load_settings().deletes == "mirror"
+    configured = all(location_of(name, pipeline) is not None for name in ("access_token", "base_url", "deletes"))
+    mirrors = configured and load_settings(pipeline).deletes == "mirror"
     done = compact(open_pipeline(arguments), mirrors=mirrors, storage=storage_version())
     output.document({"status": "succeeded", **done.as_json()})
     output.say(

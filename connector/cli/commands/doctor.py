@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    report = doctor(open_pipeline(arguments), repair=arguments.repair, privacy=_rules())
+    report = doctor(open_pipeline(arguments), repair=arguments.repair, privacy=_rules(arguments.pipeline_name))
     output.document(report.as_json())
     for sentence in report.repaired:
         output.say(f"repaired: {sentence}")
@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     return report.exit_code
 
 
-def _rules() -> Privacy | None:
+def _rules(pipeline: str) -> Privacy | None:
     """Return the privacy rules; None if the source is not configured, which the warehouse does not need."""
-    if location_of("access_token") is None or location_of("base_url") is None:
+    if location_of("access_token", pipeline) is None or location_of("base_url", pipeline) is None:
         return None
-    return load_settings().protection
+    return load_settings(pipeline).protection

@@ -19,7 +19,7 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    settings, pipeline = load_settings(), open_pipeline(arguments)
+    settings, pipeline = load_settings(arguments.pipeline_name), open_pipeline(arguments)
     with progress_of(output, steps=False, loads=False) as progress:
         found = plan(pipeline, settings, progress=progress)
     output.document({**asdict(found), "problems": list(found.problems)})

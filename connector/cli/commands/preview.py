@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    settings = load_settings()
+    settings = load_settings(arguments.pipeline_name)
 
     def misspelt_rules(page: ImportPage) -> Mapping[str, Sequence[str]]:
         return settings.protection.misspelt((i.template_slug, i.template_name) for i in page.imports)

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    settings, pipeline = load_settings(), open_pipeline(arguments)
+    settings, pipeline = load_settings(arguments.pipeline_name), open_pipeline(arguments)
     done = rebuild(pipeline, settings, arguments.table)
     output.document({"status": "succeeded", "tables": [table.as_json() for table in done]})
     for table in done:

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
-    _redact_token()
+    _redact_token(arguments.pipeline_name)
     facts = _gathered(pipeline, arguments.dataset, values=not arguments.no_values)
     to_stdout = str(arguments.out) in STDOUT
     if to_stdout and arguments.open:
@@ -66,10 +66,10 @@ def _opened(file: Path, *, wanted: bool) -> str:
     return "a browser shows it" if webbrowser.open(file.absolute().as_uri()) else "no browser was found to open it"
 
 
-def _redact_token() -> None:
+def _redact_token(pipeline: str) -> None:
     """Redact the token even if the warehouse holds it; the report itself needs no service."""
     with suppress(ConfigError):
-        load_settings()
+        load_settings(pipeline)
 
 
 def _gathered(pipeline: Pipeline, dataset: str, *, values: bool) -> Facts:

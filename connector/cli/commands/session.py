@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         session = await client.create_session(arguments.importer_slug, metadata or None)
         return session.token.get_secret_value()
 
-    token = ask(load_settings(), create)
+    token = ask(load_settings(arguments.pipeline_name), create)
     if output.json:
         output.document({"token": token})
     else:

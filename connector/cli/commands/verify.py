@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    settings, pipeline = load_settings(), open_pipeline(arguments)
+    settings, pipeline = load_settings(arguments.pipeline_name), open_pipeline(arguments)
     with progress_of(output, verb="compared", loads=False) as progress:
         report = verify(pipeline, settings, arguments.deep, progress)
     output.document(report.as_json())
