@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from connector.errors import ConnectorError, TooLargeError, TransientError
-from connector.extract.page_sizes import MAX_PER_PAGE, SHORTER_PAGES
-from connector.extract.shortening import TOO_MANY_REQUESTS
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
+from connector.extract.convention import FROM_ONE, FROM_ZERO, PageConvention
+from connector.extract.first_page import find_first_page
+from connector.extract.page_sizes import MAX_PER_PAGE, SHORTER_PAGES, SMALLEST_OVERLAP_SIZE
+from connector.extract.shortening import TOO_MANY_REQUESTS, Shortening
+from connector.models import ImportPage
 from connector.service.client import ServiceClient
 from connector.service.limits import QUICK_LIMITS
 from connector.service.retry import QUICK
 from connector.settings import Settings
 
 T = TypeVar("T")
-PAGE_SIZES = (MAX_PER_PAGE, *SHORTER_PAGES)
+OF_IMPORTS = (MAX_PER_PAGE, SMALLEST_OVERLAP_SIZE)  # page sizes, the longest and those that a run may shorten it to
+OF_RECORDS = (MAX_PER_PAGE, *SHORTER_PAGES)
 
 
 def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -> T:
@@ -37,13 +41,34 @@ def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -
     return asyncio.run(asked())
 
 
-async def longest_page(request: Callable[[int], Awaitable[T]]) -> tuple[int, T]:
-    """Return a page size and `request` of it: the longest one that is answered, as a run would request it.
+async def first_page(client: ServiceClient, per_page: int) -> tuple[PageConvention, ImportPage]:
+    """Return how the service numbers its pages, and its first page of imports."""
+    page, refusal = ImportPage([], [], 0), None
+    try:
+        page = await client.list_imports(1, per_page)
+    except ConnectorError as error:
+        if not means_no_such_page(error, 2):
+            raise
+        refusal = error
 
-    Raises the error about the longest if none is.
+    async def slugs(number: int, size: int) -> list[str]:
+        return [i.slug for i in (await client.list_imports(number, size)).imports]
+
+    known = frozenset(i.slug for i in page.imports)
+    if (await find_first_page(slugs, Shortening(slugs, lambda _: None), per_page, known)).is_0:
+        return FROM_ZERO, await client.list_imports(0, per_page)
+    if refusal is not None:
+        raise refusal
+    return FROM_ONE, page
+
+
+async def longest_page(request: Callable[[int], Awaitable[T]], sizes: Sequence[int]) -> tuple[int, T]:
+    """Return one of the page sizes and `request` of it: the first one that is answered.
+
+    Raises the error about the first if none is.
     """
     failure: ConnectorError | None = None
-    for size in PAGE_SIZES:
+    for size in sizes:
         try:
             return size, await request(size)
         except (TransientError, TooLargeError) as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import NotFoundError, TooLargeError, TransientError
-from connector.extract.page_sizes import MAX_PER_PAGE
+from connector.extract.convention import PageConvention
+from connector.extract.page_sizes import MAX_PER_PAGE, SHORTER_PAGES
 from connector.ledger import COMPLETED
 from connector.models import Import
 from connector.run.decision import Discovered
@@ -96,8 +96,9 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The time for a page of records, and the bytes of one of its records."""
+    """The time for a page of records of the largest size that is answered, and the bytes of one of its records."""
 
+    size: int = MAX_PER_PAGE
     seconds: float = 0.0
     record_bytes: float = 0.0
 
@@ -131,9 +132,9 @@ class _Planning:
         listing_bytes = self.client.stats.bytes_received
         reading = [planned.import_ for planned in discovered.plan.read]
         new = sum(planned.reason is Reason.new for planned in discovered.plan.read)
-        requests = sum(self._requests_of(import_, reading) for import_ in reading)
+        page = self._page_of(reading, discovery.convention, tally.problems)
+        requests = sum(self._requests_of(import_, reading, page.size) for import_ in reading)
         records = sum(max(import_.row_count, 0) for import_ in reading)
-        page = self._page_of(reading)
         return RunPlan(
             imports_listed=tally.imports_listed or len(discovered.imports),
             imports_new=new,
@@ -152,28 +153,34 @@ class _Planning:
         seen = self.state.imports
         return [slug for slug in discovered.deleted if slug not in seen or not seen[slug].deleted]
 
-    def _requests_of(self, import_: Import, reading: list[Import]) -> int:
+    def _requests_of(self, import_: Import, reading: list[Import], size: int) -> int:
         """Return the number of requests for an import: one page if it has room to spare, else every page and a recheck.
 
         The last of several pages is never full.
         """
         most = max((each.row_count for each in reading), default=0)
-        room = min(max(self.client.largest_page, most), MAX_PER_PAGE)
+        room = min(max(self.client.largest_page, most), size)
         if import_.row_count < room:
             return 1
-        return import_.row_count // MAX_PER_PAGE + 2
+        return import_.row_count // size + 2
 
-    def _page_of(self, reading: list[Import]) -> _Page:
+    def _page_of(self, reading: list[Import], convention: PageConvention, problems: list[str]) -> _Page:
         """Request the first page of the largest import, to measure its duration and the size of a record."""
         if not reading:
             return _Page()
-        began, before = self.monotonic(), self.client.stats.bytes_received
-        records = 0
-        # it was deleted meanwhile, or so long a page is not answered
-        with suppress(NotFoundError, TransientError, TooLargeError):
-            largest = max(reading, key=lambda each: each.row_count)
-            records = self.loop.call(self.client.list_records, largest.slug, 1).size
-        return _Page(self.monotonic() - began, (self.client.stats.bytes_received - before) / max(records, 1))
+        largest, unanswered = max(reading, key=lambda each: each.row_count), ""
+        for size in (MAX_PER_PAGE, *SHORTER_PAGES):
+            began, before = self.monotonic(), self.client.stats.bytes_received
+            try:
+                records = self.loop.call(self.client.list_records, largest.slug, convention.number(1), size).size
+            except NotFoundError:  # it was deleted meanwhile
+                return _Page()
+            except (TransientError, TooLargeError) as error:
+                unanswered = unanswered or str(error)
+                continue
+            return _Page(size, self.monotonic() - began, (self.client.stats.bytes_received - before) / max(records, 1))
+        problems.append(f"The time cannot be estimated: {unanswered}")
+        return _Page()
 
     def _seconds(self, page: _Page, requests: int, records: int) -> float:
         waiting_s = requests * page.seconds / self.settings.max_concurrency

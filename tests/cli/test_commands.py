@@ -81,6 +81,18 @@ def test_check_learns_of_the_service(command, service: Service) -> None:
     assert (learned["default_page_size"], learned["order"]) == (3, "created_at descending")
 
 
+@pytest.mark.parametrize("beyond", [200, 404])
+def test_commands_that_load_nothing_find_page_0(command, service: Service, beyond: Any) -> None:
+    from dataclasses import replace
+
+    service.switches = replace(service.switches, page_zero="counts", past_the_end=beyond)
+    learned = command("check", "--json").document["service"]
+    assert (learned["imports"], learned["page_of_records"]["rows"]) == (4, 100)
+    shown = command("preview", "--json").document
+    assert (len(shown["imports"]), len(shown["templates"])) == (4, 2)
+    assert command("plan", "--json").document["imports_new"] == 4
+
+
 def test_check_says_what_is_wrong(command) -> None:
     blocked = command.directory / "blocked.duckdb"
     blocked.mkdir()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import stat
 import time
 from collections import Counter
@@ -24,14 +23,15 @@ from connector.cli.conformance import prove
 from connector.cli.environment import settings_folder
 from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
-from connector.cli.service_call import ask, longest_page
+from connector.cli.service_call import OF_IMPORTS, OF_RECORDS, ask, first_page, longest_page
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched
 from connector.errors import ConnectorError, NewerFormatError, means_no_such_page
+from connector.extract.convention import PageConvention
 from connector.folders import dlt_folder
-from connector.models import Import
+from connector.models import Import, ImportPage
 from connector.service.client import ServiceClient
-from connector.settings import Settings
+from connector.settings import Settings, shown_address
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
 from connector.warehouse.destination import destination_type, local_file, location, open_client
@@ -113,7 +113,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
     }
     named = {
         "configuration": "[sources.importer] is complete",
-        "service": re.split("[?#]", settings.base_url)[0],  # what follows may hold a token, and is refused
+        "service": shown_address(settings.base_url),
         "destination": f"{place}, dataset {arguments.dataset}",
     }
     warnings: tuple[str, ...] = ()
@@ -137,24 +137,24 @@ def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
 async def _learn(client: ServiceClient) -> dict[str, Any]:
     """Return what a first request to the service shows."""
     # it also opens the connection, so its duration says little
-    size, first = await longest_page(lambda per_page: client.list_imports(1, per_page))
+    size, (convention, first, imports) = await longest_page(lambda per_page: _listing(client, per_page), OF_IMPORTS)
     began = time.perf_counter()
-    again = await client.list_imports(1, size)
+    again = await client.list_imports(convention.first, size)
     listing_s = time.perf_counter() - began
-    unasked = await client.list_imports(1, None) if size == MAX_PER_PAGE else first
+    unasked = await client.list_imports(convention.first, None) if size == MAX_PER_PAGE else first
     largest = max(first.imports, key=lambda i: i.row_count, default=None)
     records = None
     if largest is not None:
         began = time.perf_counter()
-        _, page = await longest_page(lambda per_page: client.list_records(largest.slug, 1, per_page))
+        number = convention.first
+        _, page = await longest_page(lambda per_page: client.list_records(largest.slug, number, per_page), OF_RECORDS)
         records = {"rows": page.size, "seconds": round(time.perf_counter() - began, 4)}
     same = [i.slug for i in first.imports] == [i.slug for i in again.imports]
-    more = first.size >= size
     return {
-        "imports": await _count(client, size) if more else first.size,
+        "imports": imports,
         "imports_on_first_page": first.size,
         "unreadable_on_first_page": len(first.rejects),
-        "more_pages": more,
+        "more_pages": first.size >= size,
         "templates": sorted({i.template_name for i in first.imports if i.template_name}),
         "statuses": dict(Counter(i.status for i in first.imports)),
         "rows_on_first_page": sum(max(i.row_count, 0) for i in first.imports),
@@ -167,26 +167,33 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
     }
 
 
-async def _count(client: ServiceClient, per_page: int) -> int | None:
+async def _listing(client: ServiceClient, per_page: int) -> tuple[PageConvention, ImportPage, int | None]:
+    """Return how pages are numbered, the first page of imports and their estimated number."""
+    convention, first = await first_page(client, per_page)
+    count = await _count(client, convention, per_page) if first.size >= per_page else first.size
+    return convention, first, count
+
+
+async def _count(client: ServiceClient, convention: PageConvention, per_page: int) -> int | None:
     """Estimate the number of imports if there is more than one page; return None if there are too many.
 
     The last page is found by bisection.
     """
     full, beyond = 1, 2
-    while (size := await _size(client, beyond, per_page)) >= per_page:
+    while (size := await _size(client, convention, beyond, per_page)) >= per_page:
         full, beyond = beyond, beyond * 2
         if beyond > MOST_PAGES:
             return None
     while beyond - full > 1:
         middle = (full + beyond) // 2
-        found = await _size(client, middle, per_page)
+        found = await _size(client, convention, middle, per_page)
         full, beyond, size = (middle, beyond, size) if found >= per_page else (full, middle, found)
     return full * per_page + size
 
 
-async def _size(client: ServiceClient, page: int, per_page: int) -> int:
+async def _size(client: ServiceClient, convention: PageConvention, page: int, per_page: int) -> int:
     try:
-        return (await client.list_imports(page, per_page)).size
+        return (await client.list_imports(convention.number(page), per_page)).size
     except ConnectorError as error:
         if means_no_such_page(error, page):
             return 0
@@ -303,7 +310,11 @@ def report(output: Output, found: Examination) -> None:
 def _lessons(learned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     some = ", of those on the first page" if learned["more_pages"] else ""
     statuses = ", ".join(f"{n} {status}" for status, n in learned["statuses"].items()) or "none"
-    count = f"{learned['imports']:,}" if learned["imports"] is not None else f"more than {MOST_PAGES * MAX_PER_PAGE:,}"
+    count = (
+        f"{learned['imports']:,}"
+        if learned["imports"] is not None
+        else f"more than {MOST_PAGES * learned['imports_on_first_page']:,}"
+    )
     yield "imports", (f"about {count}; {statuses}{some}" if some else statuses)
     if learned["unreadable_on_first_page"]:
         yield "unreadable", f"{learned['unreadable_on_first_page']} imports are not what the interface says"

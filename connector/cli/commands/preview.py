@@ -10,12 +10,13 @@ from typing import Any
 
 from connector.cli.options import whole
 from connector.cli.output import Output, amount
-from connector.cli.service_call import ask, longest_page
+from connector.cli.service_call import OF_IMPORTS, OF_RECORDS, ask, first_page, longest_page
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
 from connector.models import Import, ImportPage, Record
 from connector.nearest import suggest_known
 from connector.service.client import ServiceClient
+from connector.text import composed
 from connector.transform.flatten import flatten
 from connector.transform.naming import display_path
 from connector.transform.privacy import unread
@@ -38,21 +39,21 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return settings.protection.misspelt((i.template_slug, i.template_name) for i in page.imports)
 
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
-        _, page = await longest_page(lambda per_page: client.list_imports(1, per_page))
+        _, (convention, page) = await longest_page(lambda per_page: first_page(client, per_page), OF_IMPORTS)
         page = replace(page, imports=client.with_one_name(page.imports))
         left = {name for names in misspelt_rules(page).values() for name in names}
         readable = [i for i in named(page) if left.isdisjoint((i.template_slug, i.template_name))]
-        return page, [(i, await sample(client, i.slug)) for i in _one_of_each(readable)]
+        return page, [(i, await sample(client, i.slug, convention.first)) for i in _one_of_each(readable)]
 
-    async def sample(client: ServiceClient, slug: str) -> list[Record]:
-        _, page = await longest_page(lambda per_page: client.list_records(slug, 1, per_page))
+    async def sample(client: ServiceClient, slug: str, number: int) -> list[Record]:
+        _, page = await longest_page(lambda per_page: client.list_records(slug, number, per_page), OF_RECORDS)
         return page.records
 
     def named(page: ImportPage) -> list[Import]:
         return [
             i
             for i in page.imports
-            if (arguments.template is None or arguments.template in i.template_names)
+            if (arguments.template is None or composed(arguments.template) in i.template_names)
             and settings.includes(i.template_names)
         ]
 
