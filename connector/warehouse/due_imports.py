@@ -11,6 +11,7 @@ from typing import Any
 
 from connector.ledger import Due, State
 from connector.settings import RunScope
+from connector.text import composed
 from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.ledger_table import DUE, ensure_due_column
 from connector.warehouse.tables import IMPORTS, LEDGER
@@ -36,13 +37,19 @@ def mark_backfill_due(connection: Connection, scope: RunScope, status: str | Non
     }
     conditions: dict[str, list[Any]] = {condition: [value] for condition, value in bounds.items() if value is not None}
     if selection.template is not None:
-        # imports of one template may show different names
-        named = f"SELECT template__slug FROM {connection.name(IMPORTS)} WHERE template__name = %s"
-        conditions[f"(template_slug = %s OR template_slug IN ({named}))"] = [selection.template] * 2
+        slugs = sorted(_templates_called(connection, selection.template))
+        conditions[f"template_slug IN ({marks(slugs)})"] = list(slugs)
     if not selection.slugs:
         _mark_due(connection, Due.backfill, conditions)
     for some in batches(sorted(selection.slugs)):
         _mark_due(connection, Due.backfill, {**conditions, f"slug IN ({marks(some)})": list(some)})
+
+
+def _templates_called(connection: Connection, name: str) -> set[str]:
+    """Return a slug, which `name` may be, and the slugs of the templates that an import shows with this name."""
+    sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(IMPORTS)}"
+    shown = [row for row in connection.query(sql).to_pylist() if row["slug"] and row["name"]]
+    return {name, *(row["slug"] for row in shown if composed(row["name"]) == name)}
 
 
 def mark_all_due(connection: Connection, why: Due) -> None:

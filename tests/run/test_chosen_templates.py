@@ -18,7 +18,7 @@ import duckdb
 import pytest
 from msgspec import structs
 
-from connector.errors import ConfigError, ContractError
+from connector.errors import AuthError, ConfigError, ContractError
 from connector.ledger import INCOMPLETE_ROWS
 from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
@@ -794,6 +794,18 @@ def test_rules_by_a_name_that_is_nearly_or_was_that_of_a_template_are_no_rules_f
         assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
 
 
+def test_a_backfill_by_a_name_in_another_unicode_form_is_a_promise(warehouse: Warehouse) -> None:
+    service, _, payroll, _ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    service.rename_template(slug, normalize("NFD", "Soci\u00e9t\u00e9"))
+    assert warehouse.run(service).status == "succeeded"
+    scope = RunScope(mode="backfill", selection=Selection(template="Soci\u00e9t\u00e9"), force=True)
+    with mock.patch.object(ServiceClient, "list_imports", side_effect=AuthError("401")):
+        assert isinstance(warehouse.run(service, scope).fatal, AuthError)
+    assert warehouse.query("SELECT slug FROM sync_imports WHERE due = 'backfill'") == [(payroll,)]
+    assert warehouse.run(service).records_loaded == 3
+
+
 def test_a_name_that_an_earlier_version_noted_in_another_unicode_form_still_leaves_out(warehouse: Warehouse) -> None:
     service, _, left, _ = make_service()
     [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
@@ -818,18 +830,20 @@ def test_rules_by_a_name_in_another_unicode_form_apply_to_all_templates_of_that_
     service, staff, payroll, _ = make_service()
     by_name = {each.name: each.slug for each in service.templates()}
     service.rename_template(by_name["payroll"], normalize(shown, name))
-    service.append_rows(payroll, [{"salary": 777}])
+    service.append_rows(payroll, [{"salary": "in clear text"}])
     other: Literal["NFC", "NFD"] = "NFD" if shown == "NFC" else "NFC"
     rules: dict[str, Any] = {"privacy": {normalize(other, name): {"salary": "drop"}}, "history": True}
     assert warehouse.run(service, **rules).status == "succeeded"
     # one more template of that name, in the other form, and then that one alone
     service.rename_template(by_name["customers"], normalize(other, name))
-    service.append_rows(staff, [{"salary": 777}])
+    service.append_rows(staff, [{"salary": "in clear text"}])
     assert warehouse.run(service, **rules).status == "succeeded"
     service.delete_import(payroll)
     assert warehouse.run(service, **rules).status == "succeeded"
     for table in ("records", "records_customers", "records_customers_history"):
-        assert warehouse.query(f"SELECT count(*) FROM {table} WHERE CAST({table} AS VARCHAR) LIKE '%777%'") == [(0,)]
+        assert warehouse.query(
+            f"SELECT count(*) FROM {table} WHERE CAST({table} AS VARCHAR) LIKE '%in clear text%'"
+        ) == [(0,)]
     shown_names = warehouse.query("SELECT DISTINCT template__name FROM imports WHERE slug = ?", staff)
     assert shown_names == [(normalize(other, name),)]
 
