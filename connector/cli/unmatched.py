@@ -8,6 +8,7 @@ from typing import Any
 
 from connector.nearest import suggest_known
 from connector.settings import Settings
+from connector.text import composed
 from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
 from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
@@ -126,11 +127,12 @@ def misspelt(section: Section, known: Mapping[str, bool], *, shown: bool) -> Ite
 
 
 def _folded(path: str) -> str:
-    return "".join(path.casefold().split())
+    return "".join(composed(path).casefold().split())
 
 
 def _reaches(rule: str, path: str, *, below: bool) -> bool:
     """Return whether the rule applies to the field at `path`, to one that contains it, or maybe to one inside it."""
+    rule, path = composed(rule), composed(path)
     if rule == path:
         return True
     wanted, steps = rule.split("."), path.split(".")

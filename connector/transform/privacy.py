@@ -186,6 +186,8 @@ class Privacy:
             rules.append("strictest")  # equal sections may mean something else (`strictest_first`)
         if any(each.names_elements for each in (*sections, metadata or Section())):
             rules.append("elements")  # an earlier version took such a pattern for one about all elements, or about none
+        if any(each.has_forms for each in (*sections, metadata or Section())):
+            rules.append("composed")  # an earlier version applied them to fields in their own Unicode form alone
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:FINGERPRINT]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from connector.text import composed
 from connector.transform.json_slices import string_value
 
 ALLOW, PATTERN = "allow", "re:"
@@ -55,7 +56,7 @@ class Path:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return () if self.text.startswith(PATTERN) else tuple(self.text.split("."))
+        return () if self.text.startswith(PATTERN) else tuple(composed(self.text).split("."))
 
     @property
     def is_literal(self) -> bool:
@@ -115,6 +116,11 @@ class Section:
     def step_before(self, path: str) -> str:
         """Return the step before a path in which the pattern `path` is searched for too, or ''."""
         return self.within if self.within and self.within in path.casefold() and path.startswith(PATTERN) else ""
+
+    @property
+    def has_forms(self) -> bool:
+        """Return whether a path may be written in several Unicode forms."""
+        return not all(path.isascii() for path in (*self.rules, *(self.allow or ())))
 
     @property
     def names_elements(self) -> bool:

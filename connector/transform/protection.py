@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from connector.text import composed
 from connector.transform.escaping import storable
 from connector.transform.json_slices import NotJson, array_elements, members_of
 from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, Section
@@ -112,13 +113,10 @@ class Protection:
         self.steps = [Path(path).steps for _, path, _ in stepped]
         self._actions = [(self._order(*each), each[2]) for each in stepped]
         self.patterns = [
-            (
-                re.compile(path.removeprefix(PATTERN)),
-                sections[rank].step_before(path),
-                (self._order(rank, path, action), action),
-            )
+            (re.compile(pattern), sections[rank].step_before(path), (self._order(rank, path, action), action))
             for rank, path, action in ranked
             if path.startswith(PATTERN)
+            for pattern in dict.fromkeys([path.removeprefix(PATTERN), composed(path.removeprefix(PATTERN))])
         ]
         allow = next((each.allow for each in sections if each.allow is not None), None)
         self._allow_steps = [Path(path).steps for path in allow or () if not path.startswith(PATTERN)]
@@ -158,7 +156,8 @@ class Protection:
         node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
         for pattern, step, rule in self.patterns:
-            if any(pattern.search(text[1:]) or (step and pattern.search(step + text)) for text, *_ in here):
+            forms = {form for text, *_ in here for form in (text, composed(text))}
+            if any(pattern.search(form[1:]) or (step and pattern.search(step + form)) for form in forms):
                 found.append(rule)
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
         return node
@@ -284,7 +283,7 @@ def _steps_on(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
 def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]:
     """Yield the positions in `steps` behind `key`, or behind a list element (None).
 
-    A key with dots may be several steps.
+    A key with dots may be several steps. `steps` and keys are compared composed.
     """
     if key is None:
         if steps[at] == "*" or steps[at].isdigit():
@@ -293,7 +292,7 @@ def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
     if steps[at] == "*":
         yield at + 1
     for spelled in {key, storable(key), storable(key, nul_safe=True)}:
-        parts = spelled.split(".")
+        parts = composed(spelled).split(".")
         wanted = steps[at : at + len(parts)]
         if len(wanted) == len(parts) and all(w in ("*", part) for w, part in zip(wanted, parts, strict=True)):
             yield at + len(parts)

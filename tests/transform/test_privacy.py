@@ -87,6 +87,11 @@ def test_rules_hold_for_rows_that_are_never_written_alike() -> None:
         ({"allow": ["address.city"]}, '{"address":"x"}', "{}"),
         ({"allow": "drop"}, '{"allow":"x","b":1}', '{"b":1}'),
         ({"allow": []}, '{"a":"x"}', "{}"),
+        ({"a.pr\u00e9nom": "drop"}, '{"a":{"pre\u0301nom":"x","pr\u00e9nom":"x","n":1}}', '{"a":{"n":1}}'),
+        ({"pre\u0301nom": "drop"}, '{"pre\u0301nom":"x","pr\\u00e9nom":"x","n":1}', '{"n":1}'),
+        ({"re:^pr\u00e9nom$": "null"}, '{"pre\u0301nom":"x"}', '{"pre\u0301nom":null}'),
+        ({"re:^pr..nom$": "null"}, '{"pre\u0301nom":"x"}', '{"pre\u0301nom":null}'),
+        ({"allow": ["pr\u00e9nom"]}, '{"pre\u0301nom":1,"nom":"x"}', '{"pre\u0301nom":1}'),
     ],
 )  # fmt: skip
 def test_a_rule_does_what_it_says(rules: dict[str, Any], text: str, expected: str | None) -> None:
