@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from connector.errors import ConfigError
@@ -20,6 +21,11 @@ SOURCE = ("sources", "importer")
 TABLES = ("hints", "privacy")  # settings that dlt takes from one place alone, whatever other places have of them
 OFTEN_BARE = frozenset({"base_url", "access_token", "privacy_key"})  # by dlt's custom, named without a section
 OWN = ("importer_sync",)
+_INNER = ("importer_source", "imports", "records")  # sections of the function and of its resources
+_OTHER_NAMES = dict.fromkeys(
+    ("connector", "importer-connector", "importer_connector", "importer-sync", "importer_sync", "importer_source"),
+    "importer",
+)
 _NEARLY = 0.88  # similarity of names: `importr` and `source` are near, `importer_eu` may be another source
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
 # Keys that dlt itself looks for under a source: settings of its steps, sections of the source and its resources.
@@ -56,6 +62,19 @@ def active_pipeline() -> str | None:
     return context.pipeline().pipeline_name if context.is_active() else None
 
 
+def configured(key: str, kind: Any = None, *, pipeline: str | None = None, secret: bool = False) -> Any:
+    """Return the value of a key in dlt's configuration, None if it has none, in a section of the pipeline first.
+
+    `key` has its sections, as "sources.importer.status"; the pipeline is the active one if it is not given.
+    """
+    import dlt
+
+    accessor: Any = dlt.secrets if secret else dlt.config
+    name = pipeline or active_pipeline()
+    own = None if name is None else accessor.get(f"{name}.{key}", kind)
+    return accessor.get(key, kind) if own is None else own
+
+
 def refuse_unknown_keys(pipeline: str | None) -> None:
     """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one.
 
@@ -65,7 +84,10 @@ def refuse_unknown_keys(pipeline: str | None) -> None:
     parts = [*_unknown(OWN, OWN_KEYS, frozenset()), *_misspelt((), {SOURCE[0], *OWN})]
     for above in _above(pipeline):
         parts += _unknown((*above, *SOURCE), known, OF_DLT)
-        parts += [*_misspelt((*above, *SOURCE[:1]), {SOURCE[1]}), *(_misspelt(above, {SOURCE[0]}) if above else ())]
+        for section in _INNER:
+            parts += _too_deep((*above, *SOURCE, section))
+        parts += _misspelt((*above, *SOURCE[:1]), {SOURCE[1]}, _OTHER_NAMES)
+        parts += _misspelt(above, {SOURCE[0]}) if above else ()
     parts += [*_misspelt_variables(pipeline), *_divided_tables(pipeline), *_bare_variables()]
     if parts:
         raise ConfigError(" ".join(parts))
@@ -93,6 +115,14 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
         if name not in known | of_dlt:
             what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
             yield f"{what}: {suggest_known(name, known)}"
+
+
+def _too_deep(sections: tuple[str, ...]) -> Iterator[str]:
+    """Yield a sentence for each setting in a section of a resource, in which dlt does not look for it."""
+    for name, place in sorted({**_in_files(sections), **_in_environment(sections)}.items()):
+        if name in Settings.model_fields:
+            what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
+            yield f"{what}: put it under [{'.'.join(sections[:-1])}]."
 
 
 def _divided_tables(pipeline: str | None) -> Iterator[str]:
@@ -131,10 +161,12 @@ def _bare_variables() -> Iterator[str]:
             )
 
 
-def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
+def _misspelt(
+    above: tuple[str, ...], known: set[str], other_names: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
     """Yield a sentence for each section that is a misspelling of ours; others belong to dlt or to another source."""
     for name, place in sorted(_in_files(above).items()):
-        meant = _nearest(name, known)
+        meant = other_names.get(name) or _nearest(name, known)
         if meant not in (None, name):
             section, other = ".".join([*above, name]), ".".join([*above, str(meant)])
             yield f"[{section}] is set in {place}, but nothing reads it: did you mean [{other}]?"
@@ -147,9 +179,11 @@ def _misspelt_variables(pipeline: str | None) -> Iterator[str]:
     """
     own = "" if pipeline is None else f"{pipeline}__".lower()
     for variable in sorted(os.environ):
-        above = own if own and variable.lower().startswith(own) else ""
-        meant = _variable_meant(variable.lower().removeprefix(above))
-        if meant is not None and (meant := above.upper() + meant) != variable:
+        meant = _variable_meant(variable.lower())
+        if meant is None and own and variable.lower().startswith(own):
+            below = _variable_meant(variable.lower().removeprefix(own))
+            meant = None if below is None else own.upper() + below
+        if meant not in (None, variable):
             yield f"The environment variable {variable} is set, but nothing reads it: did you mean {meant}?"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from connector.errors import ConfigError
 
 PRIVATE = 0o700
+TOML_FILES = ("secrets.toml", "config.toml")
 # Files that libpq looks for in the home directory, and the variables that name them instead.
 _OF_POSTGRES = {
     "PGPASSFILE": ".pgpass",
@@ -47,6 +48,25 @@ def use_private_folders(settings: Path, environment: MutableMapping[str, str] = 
         if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: create it before anybody else does
             _make(folder)
         check_folder(folder)
+
+
+def check_readable(settings: Path) -> None:
+    """Raise ConfigError if a folder or file of settings is there that cannot be read: dlt would take it for none.
+
+    It may be a folder of another user, a link that leads nowhere, or the folder that a container engine creates where a
+    file to be mounted is missing.
+    """
+    if os.path.lexists(settings) and not (settings.is_dir() and os.access(settings, os.X_OK)):
+        raise ConfigError(
+            f"{settings} is there, but not a folder that this user can enter, so the settings in it cannot be read: "
+            "correct its owner or mode, or remove it."
+        )
+    for file in (settings / name for name in TOML_FILES):
+        if os.path.lexists(file) and not (file.is_file() and os.access(file, os.R_OK)):
+            raise ConfigError(
+                f"{file} is there, but not a file that this user can read, so the settings in it would be ignored: "
+                "correct its owner, mode or mount, or remove it."
+            )
 
 
 def check_folder(folder: Path, owner: int | None = None, fix: str = "set DLT_DATA_DIR to a folder of your own") -> None:

@@ -20,6 +20,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.exit_codes import explain
 from connector.cli.redaction import add_password_of, add_secret
+from connector.config_keys import configured
 from connector.errors import ConfigError
 from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (
@@ -66,19 +67,13 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     return pipeline
 
 
-def _configured(accessor: Any, key: str, pipeline: str, kind: type | None = None) -> Any:
-    """Return the value of a key in dlt's configuration, in a section of the pipeline first, as dlt looks for it."""
-    own = accessor.get(f"{pipeline}.{key}", kind)
-    return accessor.get(key, kind) if own is None else own
-
-
 def _refuse_unsupported(destination: Any, pipeline: str) -> None:
     """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
     if not isinstance(destination, str):
         return
-    configured = _configured(dlt.config, f"destination.{destination}.destination_type", pipeline)
-    kind = (destination if configured is None else str(configured)).rsplit(".", 1)[-1]
-    experimental = _configured(dlt.config, "sources.importer.allow_experimental", pipeline, bool)
+    given = configured(f"destination.{destination}.destination_type", pipeline=pipeline)
+    kind = (destination if given is None else str(given)).rsplit(".", 1)[-1]
+    experimental = configured("sources.importer.allow_experimental", bool, pipeline=pipeline)
     check_proven(kind, destination, experimental=bool(experimental))
 
 
@@ -118,7 +113,7 @@ def _destination(arguments: argparse.Namespace) -> Any:
     if name is not None:
         return name
     own = "destination.duckdb.credentials"
-    if any(_configured(dlt.secrets, key, pipeline) is not None for key in (own, f"{own}.database")):
+    if any(configured(key, pipeline=pipeline, secret=True) is not None for key in (own, f"{own}.database")):
         return "duckdb"
     return dlt.destinations.duckdb(str(Path.cwd() / DUCKDB_FILE))
 
@@ -183,7 +178,7 @@ _LAKE = ("data", "schema")
 
 def _address(name: str, pipeline: str) -> str:
     """Return the URL that `init` was given, or the one in dlt's configuration of a destination."""
-    given = _configured(dlt.secrets, f"destination.{name}.credentials", pipeline)
+    given = configured(f"destination.{name}.credentials", pipeline=pipeline, secret=True)
     if not isinstance(given, str):
         raise _missing_destination(name, ["credentials"])
     return address_of(given)[1] if given.partition(":")[0] == name else given

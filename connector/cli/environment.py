@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connector.cli.redaction import add_configured_secrets
-from connector.folders import dlt_folder, use_private_folders
+from connector.folders import TOML_FILES, check_readable, dlt_folder, use_private_folders
 
 # Settings that were measured to load Arrow into one warehouse fastest, or that keep tokens out of dlt's traces.
 DLT_DEFAULTS: Mapping[str, str] = {
@@ -28,7 +28,6 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
-TOML_FILES = ("secrets.toml", "config.toml")
 GROUP_READABLE = "SOURCES__IMPORTER__GROUP_READABLE"
 
 
@@ -44,9 +43,12 @@ def keep_files_private() -> None:
 def prepare_environment(*, quiet: bool = False) -> None:
     """Set folders and defaults for dlt, which reads them when it is imported; a user's own settings take precedence.
 
-    Only for a process of our own. Raises ConfigError for folders that others can write to.
+    Only for a process of our own. Raises ConfigError for folders that others can write to, and for settings that cannot
+    be read.
     """
+    check_readable(settings_folder())
     use_private_folders(settings_folder())
+    check_readable(dlt_folder())
     add_configured_secrets(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)
     os.environ.pop("PGTZ", None)  # it would override the UTC that dlt requests from PostgreSQL
     configured = _own_config()

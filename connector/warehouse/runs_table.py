@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-import dlt
-
+from connector.config_keys import configured
 from connector.ledger import STATUSES
 from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Noted, Status, Tally, mode_of
 from connector.warehouse.connection import Connection
@@ -59,7 +58,7 @@ def latest_start(connection: Connection) -> datetime | None:
 
 def full_modes() -> tuple[str, ...]:
     """Return the modes of runs that read everything, or everything of the `status` in the configuration, if any."""
-    status = dlt.config.get("sources.importer.status", str)
+    status = configured("sources.importer.status", str)
     return (INCREMENTAL, *([mode_of(INCREMENTAL, status)] if status in STATUSES else []))
 
 

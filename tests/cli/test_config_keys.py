@@ -11,6 +11,8 @@ from typing import Any
 
 import dlt
 import pytest
+from dlt.common.configuration.container import Container
+from dlt.common.pipeline import PipelineContext
 from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector.api import sync
@@ -22,6 +24,7 @@ from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import configured_settings, importer_source, settings_of
 from connector.warehouse.destination import local_file
+from connector.warehouse.runs_table import full_modes
 
 NEEDED: dict[str, Any] = {"base_url": "http://127.0.0.1:9", "access_token": "very-secret-token"}
 
@@ -39,10 +42,12 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     yield write
     monkeypatch.undo()
     reload_context()
+    context = Container()[PipelineContext]
+    if context.is_active():
+        context.deactivate()
 
 
 def reload_context() -> None:
-    from dlt.common.configuration.container import Container
     from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
 
     Container()[PluggableRunContext].reload(".")
@@ -119,6 +124,55 @@ def test_a_variable_in_lower_case_is_refused(variable: str, configured, capsys, 
     monkeypatch.setenv(variable, "{}")
     said = refused(capsys, "check", "--pipeline-name", "crm")
     assert f"The environment variable {variable} is set, but nothing reads it: did you mean {variable.upper()}?" in said
+
+
+@pytest.mark.parametrize(
+    "variable", ["IMPORTER__SYNC__DESTINATION", "IMPORTER__SYNC_DESTINATION", "importer_sync__destination"]
+)
+def test_a_variable_with_wrong_underscores_is_refused(variable: str, configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(variable, "sqlite")
+    assert "did you mean IMPORTER_SYNC__DESTINATION?" in refused(capsys, "check")
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["sources.importer.records", "sources.importer.importer_source", "sources.importer_sync", "sources.connector"],
+)
+def test_rules_where_nothing_looks_for_them_are_refused(section: str, configured, capsys) -> None:
+    configured(f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[{section}.privacy."*"]\nemail = "drop"\n')
+    said = refused(capsys, "check")
+    assert "but nothing reads it" in said
+    assert "[sources.importer]" in said
+
+
+def test_status_and_report_look_in_the_section_of_the_pipeline(configured, tmp_path: Path) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[crm.sources.importer]\nstatus = "completed"\n')
+    for name, modes in (("crm", ("incremental", "incremental (completed)")), ("other", ("incremental",))):
+        dlt.pipeline(name, destination="duckdb", pipelines_dir=str(tmp_path / "p"))
+        assert full_modes() == modes
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link that leads nowhere", "a folder of another user"])
+def test_settings_that_cannot_be_read_are_refused(what: str, configured, capsys, tmp_path: Path) -> None:
+    """dlt would take them for none, and load in clear text what they protect."""
+    configured("")
+    file = tmp_path / ".dlt" / "config.toml"
+    file.unlink()
+    if what == "a folder":
+        file.mkdir()
+    elif what == "a link that leads nowhere":
+        file.symlink_to("..data/config.toml")
+    else:
+        if os.geteuid() == 0:
+            pytest.skip("root can enter every folder")
+        file.parent.chmod(0)
+    try:
+        assert "is there, but not a" in refused(capsys, "check")
+        with pytest.raises(ConfigError, match="is there, but not a"):
+            importer_source(**NEEDED)
+    finally:
+        file.parent.chmod(0o700)
 
 
 @pytest.mark.parametrize("base_url", [" http://host.example/a?api_key=hidden", "ftp://hidden@host.example/a"])

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from operator import attrgetter
 
-import dlt
-
 from connector.cli.configuration import open_pipeline
 from connector.cli.options import add_global
 from connector.cli.output import Output
+from connector.config_keys import configured
 from connector.maintain.suggesting import Suggestion, suggest
 from connector.transform.guessing import SHARE
 
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _given() -> Mapping[str, Mapping[str, str]]:
     """Return the configured hints; URL and token are not needed here."""
-    given = dlt.config.get("sources.importer.hints", dict)
+    given = configured("sources.importer.hints", dict)
     return given if isinstance(given, Mapping) else {}
 
 

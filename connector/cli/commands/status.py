@@ -9,13 +9,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import dlt
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
+from connector.config_keys import configured
 from connector.ledger import STATUSES
 from connector.load.working_directory import pipelines_dir_of
 from connector.runs import CLOCKS_DIFFER
@@ -86,7 +86,7 @@ def _views_are_behind(pipeline: Pipeline) -> bool:
     """Return whether runs should keep the views and did not; a read-only setup may lack the other settings."""
     from connector.reporting.views.applying import are_outdated  # not needed before the first load
 
-    return dlt.config.get("sources.importer.views", bool) is not False and are_outdated(pipeline)
+    return configured("sources.importer.views", bool) is not False and are_outdated(pipeline)
 
 
 def _plain(found: Any) -> Any:
@@ -120,7 +120,7 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
     if stale:
         yield "No run that loaded everything is recent enough: check that the scheduler starts `importer-sync run`."
     if left := found.due.get("backfill"):
-        status = dlt.config.get("sources.importer.status", str)
+        status = configured("sources.importer.status", str)
         elsewhere, once = (
             (f", or they are not {status} now", f" once they are {status}") if status in STATUSES else ("", "")
         )
