@@ -15,6 +15,7 @@ from dlt.extract import DltSource
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import settings
+from connector.errors import ConfigError
 from connector.maintain.compare import Difference
 from connector.maintain.planning import RunPlan
 from connector.maintain.planning import plan as look_ahead
@@ -172,6 +173,8 @@ def _settings(pipeline: Pipeline, source: DltSource | None) -> settings.Settings
 
 def as_run(scope: Scope | None) -> settings.RunScope:
     """Return the scope of a run: a backfill if anything is selected, else an incremental sync."""
+    if not isinstance(scope, Scope | None):
+        raise ConfigError("scope takes a connector.Scope.")
     if scope is None or scope == Scope():
         return settings.RunScope()
     if scope.shard is not None:

@@ -156,7 +156,7 @@ def settings_of(source: DltSource, pipeline: str) -> Settings:
     Raises ConfigError for another source, for one that selects or changes a part of what a sync loads, and for one with
     a window: the caller reads with these settings, without iterating the source, so all of this would be ignored.
     """
-    resources = source.selected_resources
+    resources = source.selected_resources if isinstance(source, DltSource) else {}
     found = [getattr(resource._pipe.gen, "shared", None) for resource in resources.values()]
     if sorted(resources) != sorted(RESOURCES) or not isinstance(found[0], _SharedRun):
         raise ConfigError("A sync takes a source that importer_source() returned, with both of its resources.")
@@ -315,7 +315,7 @@ def _load_id() -> str:
 def _window(updated_at: Any) -> Window:
     if updated_at is None:
         return Window()
-    if getattr(updated_at, "cursor_path", "updated_at") != "updated_at":
+    if getattr(updated_at, "cursor_path", None) != "updated_at":
         raise ConfigError("updated_at takes an incremental on the cursor 'updated_at', and no other.")
     ends = getattr(updated_at, "range_start", "closed"), getattr(updated_at, "range_end", "open")
     if ends != ("closed", "open") or getattr(updated_at, "last_value_func", max) is not max:

@@ -260,9 +260,15 @@ def test_a_sync_takes_the_whole_source(pipeline: Pipeline, source: Callable[...,
     def other() -> dlt.sources.DltResource:
         return dlt.resource([1], name="imports")
 
-    for wrong in (source().with_resources("imports"), other()):
+    wrongs: list[Any] = [source().with_resources("imports"), other(), {}, source().records]
+    for wrong in wrongs:
         with pytest.raises(connector.ConfigError, match="both of its resources"):
             sync(pipeline, wrong)
+    scope: Any = {"full": True}
+    with pytest.raises(connector.ConfigError, match=r"takes a connector\.Scope"):
+        sync(pipeline, source(), scope=scope)
+    with pytest.raises(connector.ConfigError, match="updated_at takes an incremental"):
+        source(updated_at="2026-01-01")
 
 
 @pytest.mark.parametrize("call", [sync, verify, connector.plan])
