@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,11 @@ SOURCE = ("sources", "importer")
 TABLES = ("hints", "privacy")  # settings that dlt takes from one place alone, whatever other places have of them
 OFTEN_BARE = frozenset({"base_url", "access_token", "privacy_key"})  # by dlt's custom, named without a section
 OWN = ("importer_sync",)
-_INNER = ("importer_source", "imports", "records")  # sections of the function and of its resources
+TELLING = frozenset({"exclude_templates", "mass_delete_limit", "privacy", "privacy_key"})  # names of no one else's keys
+_OF_DLT_ALONE = frozenset(
+    ("data_writer", "destination", "dlt", "extract", "load", "normalize", "pipelines", "runtime", "schema", "workspace")
+)
+_RIGHT_PLACE = "put it under [sources.importer]."
 _OTHER_NAMES = dict.fromkeys(
     ("connector", "importer-connector", "importer_connector", "importer-sync", "importer_sync", "importer_source"),
     "importer",
@@ -84,11 +88,10 @@ def refuse_unknown_keys(pipeline: str | None) -> None:
     parts = [*_unknown(OWN, OWN_KEYS, frozenset()), *_misspelt((), {SOURCE[0], *OWN})]
     for above in _above(pipeline):
         parts += _unknown((*above, *SOURCE), known, OF_DLT)
-        for section in _INNER:
-            parts += _too_deep((*above, *SOURCE, section))
         parts += _misspelt((*above, *SOURCE[:1]), {SOURCE[1]}, _OTHER_NAMES)
         parts += _misspelt(above, {SOURCE[0]}) if above else ()
     parts += [*_misspelt_variables(pipeline), *_divided_tables(pipeline), *_bare_variables()]
+    parts += [] if parts else _misplaced(pipeline)
     if parts:
         raise ConfigError(" ".join(parts))
 
@@ -117,12 +120,60 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
             yield f"{what}: {suggest_known(name, known)}"
 
 
-def _too_deep(sections: tuple[str, ...]) -> Iterator[str]:
-    """Yield a sentence for each setting in a section of a resource, in which dlt does not look for it."""
-    for name, place in sorted({**_in_files(sections), **_in_environment(sections)}.items()):
-        if name in Settings.model_fields:
-            what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
-            yield f"{what}: put it under [{'.'.join(sections[:-1])}]."
+def _misplaced(pipeline: str | None) -> Iterator[str]:
+    """Yield a sentence for each setting of ours in a section in which dlt looks for it for no pipeline.
+
+    Invariant: a setting that decides what is loaded or protected, wherever it is in a file, counts or is refused.
+    """
+    looked_at = [(*above, *SOURCE) for above in _above(pipeline)]
+    for provider in _providers():
+        for sections, name in _walk(getattr(provider, "_config_doc", None)):
+            if sections in looked_at or not _is_ours(sections, name):
+                continue
+            if not (name in Settings.model_fields and _is_read(sections, pipeline)):
+                place = _file(provider, name, sections)
+                yield f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it: {_RIGHT_PLACE}"
+    for variable in sorted(os.environ):
+        *above, name = variable.lower().split("__")
+        named = name in TELLING or any(variable.lower().endswith(f"_{each}") for each in TELLING)
+        if named and "importer" in variable.lower() and not _is_of_another_source(above):
+            own = tuple(pipeline if pipeline and each == pipeline.lower() else each for each in above)
+            if not (name in Settings.model_fields and _is_read(own, pipeline)):
+                yield f"The environment variable {variable} is set, but nothing reads it: {_RIGHT_PLACE}"
+
+
+def _walk(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the sections and the name of each key; what is below hints and rules are names of others."""
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield above, str(key)
+        if str(key) not in TABLES:
+            yield from _walk(value, (*above, str(key)))
+
+
+def _is_ours(sections: tuple[str, ...], name: str) -> bool:
+    """Return whether a key can only be meant for us."""
+    if _is_of_another_source(sections):
+        return False
+    within = "/".join(SOURCE) in "/".join(sections) and name in Settings.model_fields
+    return within or _nearest(name, set(TELLING)) is not None or (OWN[0] in sections[1:] and name in OWN_KEYS)
+
+
+def _is_of_another_source(sections: Sequence[str]) -> bool:
+    at = sections.index(SOURCE[0]) + 1 if SOURCE[0] in sections else len(sections)
+    return at < len(sections) and sections[at] != SOURCE[1]
+
+
+def _is_read(sections: tuple[str, ...], pipeline: str | None) -> bool:
+    """Return whether dlt looks in these sections for a setting of the pipeline, or may do so for another one."""
+    if sections in _levels(pipeline):
+        return True
+    other = sections[0]
+    is_variant = pipeline is not None and _folded(other) == _folded(pipeline)
+    return other not in _OF_DLT_ALONE and not is_variant and sections in _levels(other)
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")
 
 
 def _divided_tables(pipeline: str | None) -> Iterator[str]:

@@ -79,10 +79,10 @@ def _refuse_unsupported(destination: Any, pipeline: str) -> None:
 
 def _refuse_names(arguments: argparse.Namespace) -> None:
     """Raise ConfigError for names that dlt refuses, or changes with a warning each time it sees them."""
-    if not re.fullmatch(r"[^\W\d_][\w-]*", arguments.pipeline_name, re.ASCII):
+    if not re.fullmatch(r"[^\W\d_]\w{0,63}", arguments.pipeline_name, re.ASCII):
         raise ConfigError(
-            f"--pipeline-name {arguments.pipeline_name!r} is not a valid name: use letters, digits, - and _, a letter "
-            "first."
+            f"--pipeline-name {arguments.pipeline_name!r} is not a valid name: use letters, digits and _, a letter "
+            "first, at most 64 characters."
         )
     kept = NamingConvention().normalize_path(arguments.dataset) if arguments.dataset else "importer_data"
     if kept != arguments.dataset and dlt.config.get("schema.naming") is None:

@@ -137,13 +137,48 @@ def test_a_variable_with_wrong_underscores_is_refused(variable: str, configured,
 
 @pytest.mark.parametrize(
     "section",
-    ["sources.importer.records", "sources.importer.importer_source", "sources.importer_sync", "sources.connector"],
+    [
+        "sources.importer.records",
+        "sources.importer.importer_source",
+        "sources.importer.schema",
+        "sources.importer_sync",
+        "sources.connector",
+        "runtime",
+        "destination.duckdb",
+        "Crm.sources.importer",
+        "crm.importer",
+        "pipelines.crm.sources.importer",
+    ],
 )
 def test_rules_where_nothing_looks_for_them_are_refused(section: str, configured, capsys) -> None:
     configured(f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[{section}.privacy."*"]\nemail = "drop"\n')
-    said = refused(capsys, "check")
+    said = refused(capsys, "check", "--pipeline-name", "crm")
     assert "but nothing reads it" in said
     assert "[sources.importer]" in said
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["crm", "sources", "sources.importer.importer", "crm.sources", "other", "sources.other", "other.sources.importer"],
+)
+def test_rules_where_dlt_may_look_for_them_are_not_refused(section: str, configured) -> None:
+    configured(f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[{section}.privacy."*"]\nprivacy_key = "drop"\n')
+    assert bool(configured_settings("crm").privacy) == ("other" not in section)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CRM_SOURCES__IMPORTER__EXCLUDE_TEMPLATES",
+        "CRM__IMPORTER__PRIVACY",
+        "SOURCES__IMPORTER__RECORDS__PRIVACY",
+        "IMPORTER_PRIVACY_KEY",
+    ],
+)
+def test_a_variable_where_nothing_looks_for_it_is_refused(variable: str, configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(variable, "[]")
+    assert f"{variable} is set, but nothing reads it" in refused(capsys, "check", "--pipeline-name", "crm")
 
 
 def test_status_and_report_look_in_the_section_of_the_pipeline(configured, tmp_path: Path) -> None:
@@ -370,6 +405,7 @@ def test_a_status_that_the_service_does_not_know_is_refused() -> None:
         ),
         (("--dataset", "my data"), "--dataset 'my data' is not a valid name; use my_data"),
         (("--pipeline-name", "a b/c"), "--pipeline-name 'a b/c' is not a valid name"),
+        (("--pipeline-name", "crm-eu"), "--pipeline-name 'crm-eu' is not a valid name"),
     ],
 )
 def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence: str, capsys) -> None:
