@@ -57,28 +57,6 @@ OF_DLT = frozenset(
 )
 
 
-def active_pipeline() -> str | None:
-    """Return the name of dlt's active pipeline, the one created last, if there is any."""
-    from dlt.common.configuration.container import Container
-    from dlt.common.pipeline import PipelineContext
-
-    context = Container()[PipelineContext]
-    return context.pipeline().pipeline_name if context.is_active() else None
-
-
-def configured(key: str, kind: Any = None, *, pipeline: str | None = None, secret: bool = False) -> Any:
-    """Return the value of a key in dlt's configuration, None if it has none, in a section of the pipeline first.
-
-    `key` has its sections, as "sources.importer.status"; the pipeline is the active one if it is not given.
-    """
-    import dlt
-
-    accessor: Any = dlt.secrets if secret else dlt.config
-    name = pipeline or active_pipeline()
-    own = None if name is None else accessor.get(f"{name}.{key}", kind)
-    return accessor.get(key, kind) if own is None else own
-
-
 def refuse_unknown_keys(pipeline: str | None) -> None:
     """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one.
 
@@ -128,7 +106,7 @@ def _misplaced(pipeline: str | None) -> Iterator[str]:
     looked_at = [(*above, *SOURCE) for above in _above(pipeline)]
     for provider in _providers():
         for sections, name in _walk(getattr(provider, "_config_doc", None)):
-            if sections in looked_at or not _is_ours(sections, name):
+            if sections in looked_at or not _is_ours(sections, name, pipeline):
                 continue
             if not (name in Settings.model_fields and _is_read(sections, pipeline)):
                 place = _file(provider, name, sections)
@@ -150,12 +128,16 @@ def _walk(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
             yield from _walk(value, (*above, str(key)))
 
 
-def _is_ours(sections: tuple[str, ...], name: str) -> bool:
+def _is_ours(sections: tuple[str, ...], name: str, pipeline: str | None) -> bool:
     """Return whether a key can only be meant for us."""
+    ours = {SOURCE[1], *OWN, _folded(pipeline or "")}
     if _is_of_another_source(sections):
         return False
     within = "/".join(SOURCE) in "/".join(sections) and name in Settings.model_fields
-    return within or _nearest(name, set(TELLING)) is not None or (OWN[0] in sections[1:] and name in OWN_KEYS)
+    near = _nearest(name, set(TELLING))
+    if near == "privacy":  # which a section of another program may have
+        near = near if {*sections[:1]} & _OF_DLT_ALONE or any(_folded(s) in ours for s in sections) else None
+    return within or near is not None or (OWN[0] in sections[1:] and name in OWN_KEYS)
 
 
 def _is_of_another_source(sections: Sequence[str]) -> bool:

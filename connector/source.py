@@ -26,7 +26,8 @@ from dlt.common.reflection.spec import spec_from_signature
 from dlt.common.typing import TSecretStrValue
 from dlt.extract import DltResource, DltSource
 
-from connector.config_keys import SOURCE, active_pipeline, location_of, refuse_other_pipeline, refuse_unknown_keys
+from connector.config_keys import SOURCE, location_of, refuse_other_pipeline, refuse_unknown_keys
+from connector.dlt_config import active_pipeline
 from connector.errors import ConfigError
 from connector.load.dlt_bridge import (
     Marker,

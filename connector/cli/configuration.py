@@ -20,7 +20,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.exit_codes import explain
 from connector.cli.redaction import add_password_of, add_secret
-from connector.config_keys import configured
+from connector.dlt_config import configured
 from connector.errors import ConfigError
 from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from connector.config_keys import configured
+from connector.dlt_config import configured
 from connector.ledger import STATUSES
 from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Noted, Status, Tally, mode_of
 from connector.warehouse.connection import Connection

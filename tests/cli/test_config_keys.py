@@ -159,7 +159,16 @@ def test_rules_where_nothing_looks_for_them_are_refused(section: str, configured
 
 @pytest.mark.parametrize(
     "section",
-    ["crm", "sources", "sources.importer.importer", "crm.sources", "other", "sources.other", "other.sources.importer"],
+    [
+        "crm",
+        "sources",
+        "sources.importer.importer",
+        "crm.sources",
+        "other",
+        "sources.other",
+        "other.sources.importer",
+        "other.program",
+    ],
 )
 def test_rules_where_dlt_may_look_for_them_are_not_refused(section: str, configured) -> None:
     configured(f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[{section}.privacy."*"]\nprivacy_key = "drop"\n')

@@ -11,7 +11,7 @@ from operator import attrgetter
 from connector.cli.configuration import open_pipeline
 from connector.cli.options import add_global
 from connector.cli.output import Output
-from connector.config_keys import configured
+from connector.dlt_config import configured
 from connector.maintain.suggesting import Suggestion, suggest
 from connector.transform.guessing import SHARE
 

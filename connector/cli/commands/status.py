@@ -15,7 +15,7 @@ from connector.cli.configuration import open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
-from connector.config_keys import configured
+from connector.dlt_config import configured
 from connector.ledger import STATUSES
 from connector.load.working_directory import pipelines_dir_of
 from connector.runs import CLOCKS_DIFFER
