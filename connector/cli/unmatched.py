@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.models import Import
 from connector.nearest import suggest_known
-from connector.settings import Settings
+from connector.run.choice import Choice
+from connector.settings import RunScope, Settings
 from connector.text import composed
 from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
 from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.ownership import inspect_dataset
+from connector.warehouse.state import load_state
 from connector.warehouse.tables import FIELDS, IMPORTS
 
 _JSON = ("json", "overflowed", None)  # types of fields below which there may be paths that sync_fields does not show
@@ -72,6 +77,22 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
         f"history names {n}, which no template is called: {suggest_known(n, known)}" for n in kept if n not in known
     )
     return [*rules, *names]
+
+
+def templates_left_out(pipeline: Pipeline, settings: Settings, imports: Sequence[Import]) -> Set[str]:
+    """Return the slugs of templates that a run does not read because the settings name them as they were called before.
+
+    They are none before the first load.
+    """
+    warehouse = Warehouse(pipeline)
+    if not warehouse.exists():
+        return frozenset()
+    with warehouse.connect() as connection:
+        state = load_state(connection)
+    choice = Choice(settings, RunScope())
+    names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+    former = choice.left_out_by_former_name(imports, choice.left_out_by_name(imports, state))
+    return choice.suspect_rules(names, names, state).templates | former.keys()
 
 
 def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:

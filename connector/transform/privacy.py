@@ -49,6 +49,10 @@ class Privacy:
             except ValueError as error:
                 raise ValueError(f"privacy.{name} is not valid: {error}") from None
             title = composed(str(name))
+            if meant := _reserved(title):
+                raise ValueError(
+                    f"privacy.{name} is not valid: did you mean {meant}? For a template of this name, use its slug"
+                )
             if title in sections:
                 raise ValueError(f"privacy.{name} is there twice, in two Unicode forms of the name: keep one of them")
             sections[title] = section.beneath(METADATA) if name == METADATA else section
@@ -189,6 +193,18 @@ class Privacy:
         if any(each.has_forms for each in (*sections, metadata or Section())):
             rules.append("composed")  # an earlier version applied them to fields in their own Unicode form alone
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:FINGERPRINT]
+
+
+def _reserved(title: str) -> str | None:
+    """Return the reserved title that this one is probably meant for: a letter, its case or blanks differ."""
+    if title in (ANY_TEMPLATE, METADATA):
+        return None
+    text = title.strip().casefold()
+    return (
+        ANY_TEMPLATE
+        if text and not text.strip(ANY_TEMPLATE)
+        else next(iter(nearest(text, {METADATA}, alike=0.9)), None)
+    )
 
 
 def _tables_of(title: str, slug: str | None) -> tuple[str, str]:

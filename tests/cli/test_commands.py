@@ -136,6 +136,19 @@ def test_commands_ask_for_shorter_pages_where_a_run_does(command, service, statu
             assert ended.code == 0, (words, ended.err)
 
 
+def test_preview_shows_nothing_of_a_template_that_a_run_does_not_read_under_its_new_name(command, service) -> None:
+    rules = {"SOURCES__IMPORTER__PRIVACY": '{"customers": {"City": "drop"}}'}
+    left = {"SOURCES__IMPORTER__EXCLUDE_TEMPLATES": '["customers"]'}
+    [slug] = [each.slug for each in service.templates() if each.name == "customers"]
+    for settings in (rules, left):
+        assert command("run", **settings).code == 0
+        service.rename_template(slug, "Partner AG")
+        ended = command("preview", "--json", **settings)
+        assert [each["name"] for each in ended.document["templates"]] == ["orders"]
+        assert f"A run does not read template {slug}" in ended.err
+        service.rename_template(slug, "customers")
+
+
 def test_plan_and_templates_before_and_after_a_run(command) -> None:
     planned = command("plan", "--json").document
     assert (planned["imports_listed"], planned["imports_new"], planned["records"]) == (4, 4, 360)

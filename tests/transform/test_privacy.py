@@ -124,6 +124,12 @@ def test_a_rule_that_cannot_be_read_is_refused(given_rules: dict[str, Any], name
         Privacy.parse(given_rules, KEY)
 
 
+@pytest.mark.parametrize("title", ["Metadata", " metadata", "METADATA", "metdata", "* ", "**"])
+def test_a_reserved_title_that_is_misspelt_is_refused(title: str) -> None:
+    with pytest.raises(ValueError, match=r"did you mean (metadata|\*)\?"):
+        Privacy.parse({title: {"email": "drop"}}, None)
+
+
 @pytest.mark.parametrize("key", [None, ""])
 def test_a_hash_without_a_key_is_refused(key: str | None) -> None:
     with pytest.raises(ValueError, match="privacy_key"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,8 +42,24 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         _, (convention, page) = await longest_page(lambda per_page: first_page(client, per_page), OF_IMPORTS)
         page = replace(page, imports=client.with_one_name(page.imports))
         left = {name for names in misspelt_rules(page).values() for name in names}
+        left.update(renamed(page.imports))
         readable = [i for i in named(page) if left.isdisjoint((i.template_slug, i.template_name))]
         return page, [(i, await sample(client, i.slug, convention.first)) for i in _one_of_each(readable)]
+
+    def renamed(imports: Sequence[Import]) -> Collection[str]:
+        """Return the slugs of templates that a run leaves out or does not read, because of a name that they had."""
+        if not (settings.protection.templates or settings.exclude_templates):
+            return ()
+        from connector.cli.configuration import open_pipeline  # only these names need the warehouse
+        from connector.cli.unmatched import templates_left_out
+
+        left = templates_left_out(open_pipeline(arguments), settings, imports)
+        for slug in sorted(left):
+            sentence = (
+                f"A run does not read template {slug}: privacy or exclude_templates has a name that it had before."
+            )
+            output.note(sentence, level="warning", event="template.renamed")
+        return left
 
     async def sample(client: ServiceClient, slug: str, number: int) -> list[Record]:
         _, page = await longest_page(lambda per_page: client.list_records(slug, number, per_page), OF_RECORDS)
