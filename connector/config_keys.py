@@ -264,7 +264,7 @@ def _each_file(sections: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 def location_of(name: str, pipeline: str | None) -> str | None:
     """Return the environment variable or file in which dlt found the value of a setting; None if it found none."""
-    for sections in ((*above, *SOURCE) for above in _above(pipeline)):
+    for sections in _levels(pipeline):
         variable = "__".join([*sections, name]).upper()
         if variable in os.environ:
             return f"the environment variable {variable}"

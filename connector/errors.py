@@ -56,6 +56,10 @@ class ConfigError(ConnectorError):
     """The configuration or the command line is wrong; nothing was tried."""
 
 
+class MissingSettingError(ConfigError):
+    """A required setting is missing: the source is not configured."""
+
+
 class AuthError(ConnectorError):
     """The service refused the token: 401 (not valid) or 403 (not allowed)."""
 

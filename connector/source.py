@@ -28,7 +28,7 @@ from dlt.extract import DltResource, DltSource
 
 from connector.config_keys import SOURCE, location_of, refuse_other_pipeline, refuse_unknown_keys
 from connector.dlt_config import active_pipeline
-from connector.errors import ConfigError
+from connector.errors import ConfigError, MissingSettingError
 from connector.load.dlt_bridge import (
     Marker,
     adopt_rebuilt_tables,
@@ -190,12 +190,12 @@ def configured_settings(pipeline: str) -> Settings:
     return Settings.load_from(lambda name: location_of(name, pipeline), values)
 
 
-def _missing(fields: list[str]) -> ConfigError:
+def _missing(fields: list[str]) -> MissingSettingError:
     parts = []
     for field in fields:
         file = "secrets.toml" if field in SECRETS else "config.toml"
         parts.append(f"{field} is missing: set it in .dlt/{file} under [sources.importer], or as {_variable(field)}")
-    return ConfigError("; ".join(parts) + ".")
+    return MissingSettingError("; ".join(parts) + ".")
 
 
 _TAKES = {"Mapping": "a table", "bool": "true or false", "int": "a whole number", "float": "a number"}

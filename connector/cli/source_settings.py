@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connector.cli.redaction import add_secret
+from connector.errors import MissingSettingError
 from connector.settings import Settings
 from connector.source import configured_settings
 
@@ -14,3 +15,11 @@ def load_settings(pipeline_name: str) -> Settings:
     if settings.privacy_key is not None:
         add_secret(settings.privacy_key.get_secret_value())
     return settings
+
+
+def settings_if_configured(pipeline_name: str) -> Settings | None:
+    """Return the same, or None if a required setting is missing, for commands that need no service."""
+    try:
+        return load_settings(pipeline_name)
+    except MissingSettingError:
+        return None

@@ -18,6 +18,8 @@ from dlt.pipeline.exceptions import PipelineStepFailed
 from connector.api import sync
 from connector.cli import main
 from connector.cli.configuration import open_pipeline
+from connector.cli.source_settings import settings_if_configured
+from connector.config_keys import location_of
 from connector.errors import ConfigError, ConnectorError
 from connector.nearest import suggest_known
 from connector.reporting.html.writing import write
@@ -188,6 +190,20 @@ def test_a_variable_where_nothing_looks_for_it_is_refused(variable: str, configu
     configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
     monkeypatch.setenv(variable, "[]")
     assert f"{variable} is set, but nothing reads it" in refused(capsys, "check", "--pipeline-name", "crm")
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_settings_count_as_configured_wherever_dlt_finds_them(bare: bool, configured, monkeypatch) -> None:
+    """`compact` and `doctor` follow them: rows that mirror erases stayed with a bare ACCESS_TOKEN."""
+    configured('[sources.importer]\ndeletes = "mirror"\n')
+    monkeypatch.delenv("SOURCES__IMPORTER__ACCESS_TOKEN")
+    assert settings_if_configured("importer") is None
+    for name, value in NEEDED.items():
+        monkeypatch.setenv(name.upper() if bare else f"SOURCES__{name}".upper(), value)
+    found = settings_if_configured("importer")
+    assert found is not None
+    assert "deletes" in found.model_fields_set
+    assert location_of("access_token", "importer") is not None
 
 
 def test_status_and_report_look_in_the_section_of_the_pipeline(configured, tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import argparse
 
 from connector.cli.configuration import open_pipeline, storage_version
 from connector.cli.output import Output
-from connector.cli.source_settings import load_settings
-from connector.config_keys import location_of
+from connector.cli.source_settings import settings_if_configured
 from connector.maintain.compact import compact
 
 EXAMPLES = ("importer-sync compact",)
@@ -18,10 +17,9 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    pipeline = arguments.pipeline_name
     # a program may have set `deletes` in its code, so the default is no reason to erase
-    configured = all(location_of(name, pipeline) is not None for name in ("access_token", "base_url", "deletes"))
-    mirrors = configured and load_settings(pipeline).deletes == "mirror"
+    settings = settings_if_configured(arguments.pipeline_name)
+    mirrors = settings is not None and "deletes" in settings.model_fields_set and settings.deletes == "mirror"
     done = compact(open_pipeline(arguments), mirrors=mirrors, storage=storage_version())
     output.document({"status": "succeeded", **done.as_json()})
     output.say(

@@ -6,8 +6,7 @@ import argparse
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.output import Output, amount
-from connector.cli.source_settings import load_settings
-from connector.config_keys import location_of
+from connector.cli.source_settings import settings_if_configured
 from connector.maintain.doctor import doctor
 from connector.transform.privacy import Privacy
 
@@ -37,6 +36,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _rules(pipeline: str) -> Privacy | None:
     """Return the privacy rules; None if the source is not configured, which the warehouse does not need."""
-    if location_of("access_token", pipeline) is None or location_of("base_url", pipeline) is None:
-        return None
-    return load_settings(pipeline).protection
+    settings = settings_if_configured(pipeline)
+    return None if settings is None else settings.protection
