@@ -42,7 +42,10 @@ def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -
 
 
 async def first_page(client: ServiceClient, per_page: int) -> tuple[PageConvention, ImportPage]:
-    """Return how the service numbers its pages, and its first page of imports."""
+    """Return how the service numbers its pages, and its first page of imports.
+
+    Raises TransientError if the imports may all be on a page 0 that could not be read.
+    """
     page, refusal = ImportPage([], [], 0), None
     try:
         page = await client.list_imports(1, per_page)
@@ -55,10 +58,13 @@ async def first_page(client: ServiceClient, per_page: int) -> tuple[PageConventi
         return [i.slug for i in (await client.list_imports(number, size)).imports]
 
     known = frozenset(i.slug for i in page.imports)
-    if (await find_first_page(slugs, Shortening(slugs, lambda _: None), per_page, known)).is_0:
+    found = await find_first_page(slugs, Shortening(slugs, lambda _: None), per_page, known)
+    if found.is_0:
         return FROM_ZERO, await client.list_imports(0, per_page)
     if refusal is not None:
         raise refusal
+    if found.doubt and not page.size:
+        raise TransientError(f"The first page of imports is not known: {found.doubt}")
     return FROM_ONE, page
 
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -74,8 +75,6 @@ def test_a_command_that_only_looks_leaves_no_folder_behind(command, kind: str) -
 
 
 def test_check_learns_of_the_service(command, service: Service) -> None:
-    from dataclasses import replace
-
     service.switches = replace(service.switches, default_per_page=3, import_order="updated_desc")
     learned = command("check", "--json").document["service"]
     assert (learned["default_page_size"], learned["order"]) == (3, "created_at descending")
@@ -83,8 +82,6 @@ def test_check_learns_of_the_service(command, service: Service) -> None:
 
 @pytest.mark.parametrize("beyond", [200, 404])
 def test_commands_that_load_nothing_find_page_0(command, service: Service, beyond: Any) -> None:
-    from dataclasses import replace
-
     service.switches = replace(service.switches, page_zero="counts", past_the_end=beyond)
     learned = command("check", "--json").document["service"]
     assert (learned["imports"], learned["page_of_records"]["rows"]) == (4, 100)
@@ -134,6 +131,8 @@ def test_commands_ask_for_shorter_pages_where_a_run_does(command, service, statu
         for words in ("check", "preview", "plan", "run", "verify --deep"):
             ended = command(*words.split())
             assert ended.code == 0, (words, ended.err)
+        service.switches = replace(service.switches, page_zero="counts")
+        assert command("check", "--json").document["service"]["imports"] == 4
 
 
 def test_preview_shows_nothing_of_a_template_that_a_run_does_not_read_under_its_new_name(command, service) -> None:
