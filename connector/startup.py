@@ -6,6 +6,7 @@ pyarrow loads pandas if it is installed, and dlt loads an HTTP client for its ow
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,21 @@ from typing import Any, Self
 
 _DEFERRED = "dlt.sources.helpers.requests"
 _loading = RLock()
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of standard streams that are closed. Call it first, in our own process.
+
+    Otherwise the next file to be opened, which may be the database, gets the number of standard error, and what a
+    library prints there is written into it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
 
 
 def prepare_imports() -> None:

@@ -25,7 +25,7 @@ from connector.cli.options import add_global
 from connector.cli.output import Output
 from connector.cli.signals import exit_in_order, exit_without_finalizing
 from connector.nearest import suggest_known
-from connector.startup import prepare_imports
+from connector.startup import open_standard_streams, prepare_imports
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -63,6 +63,7 @@ CODES = """exit codes:
 
 def main() -> NoReturn:
     """Run the command given on the command line; end the process with its exit code."""
+    open_standard_streams()
     keep_files_private()
     signal.signal(signal.SIGTERM, _terminated)
     for stream in (sys.stdout, sys.stderr):

@@ -10,6 +10,7 @@ from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
 from connector.cli.signals import exit_in_order
+from connector.startup import open_standard_streams
 
 if TYPE_CHECKING:
     from connector.scope import Scope
@@ -32,6 +33,7 @@ def run_and_exit(
         dataset_name: The dataset to load into.
         scope: What to read again, as `importer-sync backfill` does; by default the run is incremental.
     """
+    open_standard_streams()
     output = Output()
     try:
         keep_files_private()

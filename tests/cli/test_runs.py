@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -88,6 +90,17 @@ def test_status_says_why_a_run_was_partial_that_left_no_import_open(command) -> 
     assert command("run", SOURCES__IMPORTER__TEMPLATES='["customers", "ordres"]').code == 3
     said = "→ The last run was partial: templates names 'ordres', and no import has that template: did you mean orders?"
     assert said in command("status").out
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_run_needs_no_standard_streams(command, closed: str) -> None:
+    for words in ("run", "verify --deep"):
+        line = f'exec "{sys.executable}" -P -m connector {words} {closed}'
+        ran = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=command.directory, env={**os.environ, **command.environment}, check=False
+        )
+        assert ran.returncode == 0, words
+    assert command.rows("SELECT count(*) FROM importer_data.records") == [(360,)]
 
 
 def test_a_refused_token_is_a_failure(command) -> None:
