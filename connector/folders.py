@@ -41,8 +41,11 @@ def use_private_folders(settings: Path, environment: MutableMapping[str, str] = 
         data = Path(environment.get("DLT_DATA_DIR") or settings / "data").absolute()
         _make(data)
         _keep_files_of_postgres(home, environment)
+        of_home = dlt_folder(environment) if home is not None else None
         environment["HOME"] = str(data)
         environment.setdefault("DLT_DATA_DIR", str(data))
+        if of_home is not None:
+            _keep_settings(of_home, dlt_folder(environment))
     global_dir = dlt_folder(environment)
     for folder in {Path(environment.get("DLT_DATA_DIR") or global_dir), global_dir}:
         if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: create it before anybody else does
@@ -147,6 +150,21 @@ def _make(folder: Path) -> None:
         raise ConfigError(
             f"The folder {folder} cannot be written; set DLT_DATA_DIR to one that uid {os.geteuid()} can write."
         )
+
+
+def _keep_settings(given: Path, used: Path) -> None:
+    """Link dlt's settings in a home directory that is not writable, which dlt would not read any more."""
+    for name in TOML_FILES:
+        if (given / name).is_file() and used != given and not os.path.lexists(used / name):
+            try:
+                _make(used)
+                (used / name).symlink_to(given / name)
+            except OSError as error:
+                raise ConfigError(
+                    f"The home directory cannot be written, and {given / name} not be linked in {used} "
+                    f"({error.strerror}), so its settings would be ignored: set DLT_DATA_DIR to a folder that uid "
+                    f"{os.geteuid()} can write."
+                ) from None
 
 
 def _keep_files_of_postgres(home: Path | None, environment: MutableMapping[str, str]) -> None:

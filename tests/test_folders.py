@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import connector
@@ -113,6 +114,24 @@ def test_a_user_without_home_and_name_believes_no_shared_folder(somebodys: Path,
     assert data.stat().st_mode & 0o777 == 0o700
     assert list(data.glob("pipelines/*/importer/state.json"))
     assert [path.name for path in shared.iterdir()] == ["secrets.toml"]
+
+
+@root
+@become
+def test_settings_in_a_home_that_cannot_be_written_still_count(somebodys: Path) -> None:
+    """dlt reads no settings there, so rules of privacy would not apply."""
+    home = somebodys.parent / "home"
+    (home / ".dlt").mkdir(parents=True)
+    (home / ".dlt" / "config.toml").write_text('[sources.importer.privacy."*"]\na = "drop"\n')
+    service = Service(seed=1)
+    service.add_import("T", [{"a": "in clear text", "b": 1}])
+    with serve(service) as url:
+        for _ in range(2):
+            ran = start(somebodys, "-m", "connector", "run", home=str(home), SOURCES__IMPORTER__BASE_URL=url,
+                        SOURCES__IMPORTER__ACCESS_TOKEN=service.token)  # fmt: skip
+            assert ran.returncode == 0, ran.stderr
+    with duckdb.connect(str(somebodys / "importer.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT data FROM importer_data.records").fetchall() == [('{"b":1}',)]
 
 
 @root
