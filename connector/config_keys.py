@@ -75,7 +75,12 @@ def refuse_unknown_keys(pipeline: str | None) -> None:
 
 
 def refuse_other_pipeline(found_for: str | None, pipeline: str) -> None:
-    """Raise ConfigError if settings found while `found_for` was active would be others for the pipeline that loads."""
+    """Raise ConfigError if settings found while `found_for` was active would be others for the pipeline that loads.
+
+    What is misspelt in sections of that pipeline is refused too, because it was not looked at before.
+    """
+    if found_for != pipeline:
+        refuse_unknown_keys(pipeline)
     for name in () if found_for == pipeline else {found_for or pipeline, pipeline}:
         for level in _levels(name)[: -len(_levels(None))]:
             here = [*_in_files(level).items(), *_in_environment(level).items()]
@@ -215,7 +220,8 @@ def _misspelt_variables(pipeline: str | None) -> Iterator[str]:
         meant = _variable_meant(variable.lower())
         if meant is None and own and variable.lower().startswith(own):
             below = _variable_meant(variable.lower().removeprefix(own))
-            meant = None if below is None else own.upper() + below
+            only_once = below is not None and below.startswith(f"{OWN[0]}__".upper())  # dlt looks for no other place
+            meant = below if below is None or only_once else own.upper() + below
         if meant not in (None, variable):
             yield f"The environment variable {variable} is set, but nothing reads it: did you mean {meant}?"
 

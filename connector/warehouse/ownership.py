@@ -53,7 +53,7 @@ _COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS
 _FIXED = {table: {*_COLUMNS[table], "_dlt_id", RULES_COLUMN} for table in (IMPORTS, RECORDS)}
 _VARIANT_OF = {"has_text": TEXT_VARIANT, "has_double": DOUBLE_VARIANT}
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
-_NEEDED = frozenset(_SYSTEM) - {RECORDS}
+_NEEDED = frozenset({LEDGER, RUNS, FIELDS, LOADS, VERSIONS})  # the others may be hidden: they have contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
 def _check_rights(connection: Connection, catalog: Catalog, named: Set[str]) -> None:
     """Raise ConfigError if a table of ours is hidden: its rows would stay as they are, or another would be made.
 
-    `named` are the names of our tables. Tables with records may be hidden on purpose from a reader, who may not write
+    `named` are the names of our tables. Tables with contents may be hidden on purpose from a reader, who may not write
     to the ledger, or, if that is hidden too, may not create it. The others are needed to tell a reader anything.
     """
     loads = bool(catalog.hidden) and connection.may_write(LEDGER if LEDGER in catalog.tables else None)

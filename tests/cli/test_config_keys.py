@@ -104,6 +104,10 @@ def test_the_section_of_a_pipeline_counts_for_it_alone(configured, tmp_path: Pat
     early = importer_source()
     pipeline = dlt.pipeline("crm", destination="duckdb", pipelines_dir=str(tmp_path / "p"))
     assert settings_of(importer_source(), "crm").privacy == {"*": {"email": "drop"}}
+    configured(OWN_SECTION.replace("exclude_templates", "exclude_template"))
+    with pytest.raises(ConfigError, match="did you mean exclude_templates"):
+        sync(pipeline, early)
+    configured(OWN_SECTION)
     for run in (lambda: sync(pipeline, early), lambda: pipeline.run(early)):
         with pytest.raises(
             (ConfigError, PipelineStepFailed), match=r"call importer_source\(\) after creating the pipeline"
@@ -129,7 +133,13 @@ def test_a_variable_in_lower_case_is_refused(variable: str, configured, capsys, 
 
 
 @pytest.mark.parametrize(
-    "variable", ["IMPORTER__SYNC__DESTINATION", "IMPORTER__SYNC_DESTINATION", "importer_sync__destination"]
+    "variable",
+    [
+        "IMPORTER__SYNC__DESTINATION",
+        "IMPORTER__SYNC_DESTINATION",
+        "importer_sync__destination",
+        "IMPORTER__IMPORTER_SYNC__DESTINATION",
+    ],
 )
 def test_a_variable_with_wrong_underscores_is_refused(variable: str, configured, capsys, monkeypatch) -> None:
     configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')

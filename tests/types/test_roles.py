@@ -97,6 +97,10 @@ def test_tables_that_a_run_as_another_role_created_are_not_passed_over(run_as: R
                 ended = run_as(PERSON, *words.split())
                 assert ended.code == 0, (words, ended.err)
         with closing(psycopg2.connect(run_as.address.replace("%s", LOADER))) as connection, connection:
+            connection.cursor().execute(f"REVOKE ALL ON importer_data.sync_rejects FROM {READER}")
+        for words in ("status", "templates", "report"):
+            assert run_as(PERSON, *words.split()).code == 0, words
+        with closing(psycopg2.connect(run_as.address.replace("%s", LOADER))) as connection, connection:
             connection.cursor().execute(f"REVOKE ALL ON importer_data._dlt_loads FROM {READER}")
         for words in ("status", "verify", "doctor", "report"):
             ended = run_as(PERSON, *words.split())
