@@ -53,6 +53,16 @@ def use_private_folders(settings: Path, environment: MutableMapping[str, str] = 
         check_folder(folder)
 
 
+def check_project(settings: Path) -> None:
+    """Raise ConfigError if the settings of a project cannot be read, or if it is not there."""
+    if not settings.parent.is_dir():
+        raise ConfigError(
+            f"There is no folder {settings.parent}, in which dlt looks for settings: create it, or correct "
+            "DLT_PROJECT_DIR."
+        )
+    check_readable(settings)
+
+
 def check_readable(settings: Path) -> None:
     """Raise ConfigError if a folder or file of settings is there that cannot be read: dlt would take it for none.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connector.cli.redaction import add_configured_secrets
-from connector.folders import TOML_FILES, check_readable, dlt_folder, use_private_folders
+from connector.folders import TOML_FILES, check_project, check_readable, dlt_folder, use_private_folders
 
 # Settings that were measured to load Arrow into one warehouse fastest, or that keep tokens out of dlt's traces.
 DLT_DEFAULTS: Mapping[str, str] = {
@@ -46,7 +46,7 @@ def prepare_environment(*, quiet: bool = False) -> None:
     Only for a process of our own. Raises ConfigError for folders that others can write to, and for settings that cannot
     be read.
     """
-    check_readable(settings_folder())
+    check_project(settings_folder())
     use_private_folders(settings_folder())
     check_readable(dlt_folder())
     add_configured_secrets(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)

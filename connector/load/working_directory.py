@@ -23,7 +23,7 @@ from dlt.common.runtime.run_context import active
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.folders import PRIVATE, check_folder, check_readable
+from connector.folders import PRIVATE, check_folder, check_project, check_readable
 from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file, local_file
 
 log = logging.getLogger("connector.run")
@@ -134,7 +134,7 @@ def _first_layout(pipeline: Pipeline) -> Path:
 def check_folders() -> None:
     """Raise ConfigError if dlt reads settings or packages from a folder of other users, or cannot read settings."""
     context = active()
-    for settings in (context.settings_dir, context.global_dir):
-        check_readable(Path(settings))
+    check_project(Path(context.settings_dir))
+    check_readable(Path(context.global_dir))
     for folder in {context.global_dir, context.data_dir}:
         check_folder(Path(folder))

@@ -223,6 +223,14 @@ def test_status_and_report_look_in_the_section_of_the_pipeline(configured, tmp_p
         assert full_modes() == modes
 
 
+def test_a_project_that_is_not_there_is_refused(configured, capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DLT_PROJECT_DIR", str(tmp_path / "projekt"))
+    configured("")
+    assert f"There is no folder {tmp_path / 'projekt'}" in refused(capsys, "check")
+    with pytest.raises(ConfigError, match="There is no folder"):
+        importer_source(**NEEDED)
+
+
 @pytest.mark.parametrize("what", ["a folder", "a link that leads nowhere", "a folder of another user"])
 def test_settings_that_cannot_be_read_are_refused(what: str, configured, capsys, tmp_path: Path) -> None:
     """dlt would take them for none, and load in clear text what they protect."""
