@@ -572,9 +572,11 @@ def _unread_imports(ran: Ran) -> tuple[frozenset[str], frozenset[str]]:
     # a row without a mark is under the rules of its version
     imports, now = ran.after.by_key("imports", "slug"), (None, ran.settings.protection.fingerprint_of_metadata)
     others = {s for s, row in imports.items() if row["_deleted_at"] is None and row.get("_ruled_by") not in now}
-    lost = {row["slug"] for row in ran.after.of_table("sync_imports") if row.get("due") == "lost"}
+    due = {row["slug"]: row.get("due") for row in ran.after.of_table("sync_imports")}
+    lost = {slug for slug, why in due.items() if why == "lost"}
+    vanished = {slug for slug, why in due.items() if why == "vanished"}  # one whose row was lost gets none any more
     partly = {slug for slug in lost & imports.keys() if imports[slug].get("records_metadata") is None}
-    return frozenset(others | (lost - imports.keys())), frozenset(partly)
+    return frozenset(others | ((lost | vanished) - imports.keys())), frozenset(partly)
 
 
 def _under_other_rules(ran: Ran) -> frozenset[str]:
