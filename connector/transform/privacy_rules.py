@@ -119,8 +119,9 @@ class Section:
 
     @property
     def has_forms(self) -> bool:
-        """Return whether a path may be written in several Unicode forms."""
-        return not all(path.isascii() for path in (*self.rules, *(self.allow or ())))
+        """Return whether a path may be written in several Unicode forms, or a pattern may match such a path."""
+        paths = (*self.rules, *(self.allow or ()))
+        return any(not path.isascii() or path.startswith(PATTERN) for path in paths)
 
     @property
     def names_elements(self) -> bool:

@@ -120,7 +120,8 @@ class Protection:
         ]
         allow = next((each.allow for each in sections if each.allow is not None), None)
         self._allow_steps = [Path(path).steps for path in allow or () if not path.startswith(PATTERN)]
-        self._allow_patterns = [re.compile(p.removeprefix(PATTERN)) for p in allow or () if p.startswith(PATTERN)]
+        patterns = [path.removeprefix(PATTERN) for path in allow or () if path.startswith(PATTERN)]
+        self._allow_patterns = [re.compile(each) for each in dict.fromkeys([*patterns, *map(composed, patterns)])]
         self._allows = allow is not None
         self._root = _Node(
             self,
@@ -152,7 +153,8 @@ class Protection:
             if key is not None or self._allow_steps[n][at] == "*"
         )
         kept = kept or any(to == len(self._allow_steps[n]) for n, to in allowed)
-        kept = kept or any(_fits_any_element(pattern, here) for pattern in self._allow_patterns)
+        alike = [(composed(text), starred, numbered) for text, starred, numbered in here]
+        kept = kept or any(_fits_any_element(p, forms) for p in self._allow_patterns for forms in (here, alike))
         node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
         for pattern, step, rule in self.patterns:

@@ -91,6 +91,7 @@ def test_rules_hold_for_rows_that_are_never_written_alike() -> None:
         ({"pre\u0301nom": "drop"}, '{"pre\u0301nom":"x","pr\\u00e9nom":"x","n":1}', '{"n":1}'),
         ({"re:^pr\u00e9nom$": "null"}, '{"pre\u0301nom":"x"}', '{"pre\u0301nom":null}'),
         ({"re:^pr..nom$": "null"}, '{"pre\u0301nom":"x"}', '{"pre\u0301nom":null}'),
+        ({"allow": ["re:pr\u00e9nom"]}, '{"pre\u0301nom":1,"nom":"x"}', '{"pre\u0301nom":1}'),
         ({"allow": ["pr\u00e9nom"]}, '{"pre\u0301nom":1,"nom":"x"}', '{"pre\u0301nom":1}'),
     ],
 )  # fmt: skip
