@@ -163,9 +163,12 @@ def _make(folder: Path) -> None:
 
 
 def _keep_settings(given: Path, used: Path) -> None:
-    """Link dlt's settings in a home directory that is not writable, which dlt would not read any more."""
+    """Link dlt's settings in a home directory that is not writable, which dlt would not read any more.
+
+    Those in a folder that cannot be entered belong to somebody else.
+    """
     for name in TOML_FILES:
-        if (given / name).is_file() and used != given and not os.path.lexists(used / name):
+        if os.path.isfile(given / name) and used != given and not os.path.lexists(used / name):  # noqa: PTH113
             try:
                 _make(used)
                 (used / name).symlink_to(given / name)
@@ -180,5 +183,5 @@ def _keep_settings(given: Path, used: Path) -> None:
 def _keep_files_of_postgres(home: Path | None, environment: MutableMapping[str, str]) -> None:
     """Name the files of a read-only home directory in variables, because libpq would look for them in the new one."""
     for variable, name in _OF_POSTGRES.items():
-        if home is not None and (home / name).exists():
+        if home is not None and os.path.exists(home / name):  # noqa: PTH110, not Path.exists, which may raise
             environment.setdefault(variable, str(home / name))
