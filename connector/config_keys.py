@@ -9,15 +9,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from connector.dlt_config import SOURCE, above_of, levels
 from connector.errors import ConfigError
 from connector.nearest import suggest_known
 from connector.settings import Settings
 
-SOURCE = ("sources", "importer")
 TABLES = ("hints", "privacy")  # settings that dlt takes from one place alone, whatever other places have of them
 OFTEN_BARE = frozenset({"base_url", "access_token", "privacy_key"})  # by dlt's custom, named without a section
 OWN = ("importer_sync",)
@@ -64,7 +65,7 @@ def refuse_unknown_keys(pipeline: str | None) -> None:
     """
     known = frozenset(Settings.model_fields)
     parts = [*_unknown(OWN, OWN_KEYS, frozenset()), *_misspelt((), {SOURCE[0], *OWN})]
-    for above in _above(pipeline):
+    for above in above_of(pipeline):
         parts += _unknown((*above, *SOURCE), known, OF_DLT)
         parts += _misspelt((*above, *SOURCE[:1]), {SOURCE[1]}, _OTHER_NAMES)
         parts += _misspelt(above, {SOURCE[0]}) if above else ()
@@ -82,18 +83,13 @@ def refuse_other_pipeline(found_for: str | None, pipeline: str) -> None:
     if found_for != pipeline:
         refuse_unknown_keys(pipeline)
     for name in () if found_for == pipeline else {found_for or pipeline, pipeline}:
-        for level in _levels(name)[: -len(_levels(None))]:
+        for level in levels(name)[: -len(levels(None))]:
             here = [*_in_files(level).items(), *_in_environment(level).items()]
             for place in (place for key, place in sorted(here) if key in Settings.model_fields):
                 raise ConfigError(
                     f"[{'.'.join(level)}] in {place} is for the pipeline {name}: call importer_source() after creating "
                     f"the pipeline {pipeline}, and before any other, because dlt looks for settings of the last one."
                 )
-
-
-def _above(pipeline: str | None) -> list[tuple[str, ...]]:
-    """Return the sections below which dlt looks for a setting: the pipeline's own and, after it, none."""
-    return [(), *([] if pipeline is None else [(pipeline,)])][::-1]
 
 
 def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset[str]) -> Iterator[str]:
@@ -108,7 +104,7 @@ def _misplaced(pipeline: str | None) -> Iterator[str]:
 
     Invariant: a setting that decides what is loaded or protected, wherever it is in a file, counts or is refused.
     """
-    looked_at = [(*above, *SOURCE) for above in _above(pipeline)]
+    looked_at = [(*above, *SOURCE) for above in above_of(pipeline)]
     for provider in _providers():
         for sections, name in _walk(getattr(provider, "_config_doc", None)):
             if sections in looked_at or not _is_ours(sections, name, pipeline):
@@ -116,13 +112,14 @@ def _misplaced(pipeline: str | None) -> Iterator[str]:
             if not (name in Settings.model_fields and _is_read(sections, pipeline)):
                 place = _file(provider, name, sections)
                 yield f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it: {_RIGHT_PLACE}"
-    for variable in sorted(os.environ):
+    read = {"__".join([*level, each]).upper() for level in levels(pipeline) for each in Settings.model_fields}
+    for variable in sorted(os.environ.keys() - read):
         *above, name = variable.lower().split("__")
-        named = name in TELLING or any(variable.lower().endswith(f"_{each}") for each in TELLING)
-        if named and "importer" in variable.lower() and not _is_of_another_source(above):
-            own = tuple(pipeline if pipeline and each == pipeline.lower() else each for each in above)
-            if not (name in Settings.model_fields and _is_read(own, pipeline)):
-                yield f"The environment variable {variable} is set, but nothing reads it: {_RIGHT_PLACE}"
+        named = any(f"_{name}".endswith(f"_{each}") for each in TELLING)
+        if not (above and named and "importer" in variable.lower()) or _is_of_another_source(above):
+            continue
+        if not (name in Settings.model_fields and _is_read(tuple(above), pipeline)):
+            yield f"The environment variable {variable} is set, but nothing reads it: {_RIGHT_PLACE}"
 
 
 def _walk(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -138,7 +135,7 @@ def _is_ours(sections: tuple[str, ...], name: str, pipeline: str | None) -> bool
     ours = {SOURCE[1], *OWN, _folded(pipeline or "")}
     if _is_of_another_source(sections):
         return False
-    within = "/".join(SOURCE) in "/".join(sections) and name in Settings.model_fields
+    within = SOURCE in pairwise(sections) and name in Settings.model_fields
     near = _nearest(name, set(TELLING))
     if near == "privacy":  # which a section of another program may have
         near = near if {*sections[:1]} & _OF_DLT_ALONE or any(_folded(s) in ours for s in sections) else None
@@ -152,11 +149,11 @@ def _is_of_another_source(sections: Sequence[str]) -> bool:
 
 def _is_read(sections: tuple[str, ...], pipeline: str | None) -> bool:
     """Return whether dlt looks in these sections for a setting of the pipeline, or may do so for another one."""
-    if sections in _levels(pipeline):
+    if sections in levels(pipeline):
         return True
     other = sections[0]
     is_variant = pipeline is not None and _folded(other) == _folded(pipeline)
-    return other not in _OF_DLT_ALONE and not is_variant and sections in _levels(other)
+    return other not in _OF_DLT_ALONE and not is_variant and sections in levels(other)
 
 
 def _folded(name: str) -> str:
@@ -168,21 +165,15 @@ def _divided_tables(pipeline: str | None) -> Iterator[str]:
 
     A variable replaces hints, like any setting, but not rules of privacy.
     """
-    levels = _levels(pipeline)
+    looked_at = levels(pipeline)
     for name in TABLES:
-        places = [place for level in levels for found in _each_file(level) if (place := found.get(name))]
-        variables = {"__".join([*level, name]).upper() for level in levels if name == "privacy"}
+        places = [place for level in looked_at for found in _each_file(level) if (place := found.get(name))]
+        variables = {"__".join([*level, name]).upper() for level in looked_at if name == "privacy"}
         places += [f"the environment variable {each}" for each in os.environ if each.upper() in variables]
         if len(places) > 1:
             first, second, *_ = places if places[0] != places[1] else (f"two sections of {places[0]}", "")
             both = f"{first} and in {second}" if second else first
             yield f"{name} is set in {both}, and only one of them would count: put all of it into one."
-
-
-def _levels(pipeline: str | None) -> list[tuple[str, ...]]:
-    """Return the sections in which dlt looks for a setting (dlt's `resolve_single_provider_value`)."""
-    sections = (*SOURCE, "importer")
-    return [(*above, *sections[:depth]) for above in _above(pipeline) for depth in range(len(sections), -1, -1)]
 
 
 def _bare_variables() -> Iterator[str]:
@@ -270,7 +261,7 @@ def _each_file(sections: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 def location_of(name: str, pipeline: str | None) -> str | None:
     """Return the environment variable or file in which dlt found the value of a setting; None if it found none."""
-    for sections in _levels(pipeline):
+    for sections in levels(pipeline):
         variable = "__".join([*sections, name]).upper()
         if variable in os.environ:
             return f"the environment variable {variable}"

@@ -26,8 +26,8 @@ from dlt.common.reflection.spec import spec_from_signature
 from dlt.common.typing import TSecretStrValue
 from dlt.extract import DltResource, DltSource
 
-from connector.config_keys import SOURCE, location_of, refuse_other_pipeline, refuse_unknown_keys
-from connector.dlt_config import active_pipeline
+from connector.config_keys import location_of, refuse_other_pipeline, refuse_unknown_keys
+from connector.dlt_config import SOURCE, active_pipeline
 from connector.errors import ConfigError, MissingSettingError
 from connector.load.dlt_bridge import (
     Marker,

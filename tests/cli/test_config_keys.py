@@ -193,7 +193,6 @@ def test_rules_where_dlt_may_look_for_them_are_not_refused(section: str, configu
         "CRM_SOURCES__IMPORTER__EXCLUDE_TEMPLATES",
         "CRM__IMPORTER__PRIVACY",
         "SOURCES__IMPORTER__RECORDS__PRIVACY",
-        "IMPORTER_PRIVACY_KEY",
     ],
 )
 def test_a_variable_where_nothing_looks_for_it_is_refused(variable: str, configured, capsys, monkeypatch) -> None:
@@ -221,6 +220,20 @@ def test_status_and_report_look_in_the_section_of_the_pipeline(configured, tmp_p
     for name, modes in (("crm", ("incremental", "incremental (completed)")), ("other", ("incremental",))):
         dlt.pipeline(name, destination="duckdb", pipelines_dir=str(tmp_path / "p"))
         assert full_modes() == modes
+
+
+@pytest.mark.parametrize("section", ["", "[sources]", "[sources.importer.importer]", "[crm]"])
+def test_status_and_report_look_wherever_a_run_does(section: str, configured, tmp_path: Path) -> None:
+    configured(f'{section}\nstatus = "completed"\n')
+    dlt.pipeline("crm", destination="duckdb", pipelines_dir=str(tmp_path / "p"))
+    assert full_modes() == ("incremental", "incremental (completed)")
+
+
+@pytest.mark.parametrize("variable", ["AIRFLOW_VAR_IMPORTER_PRIVACY_KEY", "CRM__EU__SOURCES__IMPORTER__PRIVACY_KEY"])
+def test_a_variable_of_others_or_that_is_read_is_not_refused(variable: str, configured, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[tool.importer]\nprivacy_level = "x"\n')
+    monkeypatch.setenv(variable, "secret")
+    assert (configured_settings("crm__eu").privacy_key is None) == variable.startswith("AIRFLOW")
 
 
 def test_a_project_that_is_not_there_is_refused(configured, capsys, monkeypatch, tmp_path: Path) -> None:
